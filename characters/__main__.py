@@ -1,0 +1,3 @@
+from characters.cli.main import main
+
+main()

@@ -1,0 +1,155 @@
+"""Characters on disk: a folder with `character.yaml` and a portrait."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from characters.config import load_yaml
+from characters.errors import UserError, did_you_mean
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "character.yaml"
+GALLERY = Path(__file__).parent / "gallery"
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How a character sounds.
+
+    Attributes:
+        engine: name of the speech engine.
+        speed: 1.0 is the engine's own; 0.5 to 2.0.
+        pitch: semitones above the engine's own; -12 to 12.
+    """
+
+    engine: str = "hibari"
+    speed: float = 1.0
+    pitch: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.speed <= 2.0:
+            raise ValueError(f"voice.speed is {self.speed:g}; it must lie between 0.5 and 2")
+        if not -12.0 <= self.pitch <= 12.0:
+            raise ValueError(f"voice.pitch is {self.pitch:g}; it must lie between -12 and 12 semitones")
+
+
+@dataclass(frozen=True)
+class Character:
+    """The contents of `character.yaml`.
+
+    Attributes:
+        name: as shown to people.
+        portrait: file name of the picture, inside the character's folder.
+        description: one line for lists.
+        persona: who the character is; instructions for the language model.
+        greeting: what it says first.
+        voice: how it sounds.
+    """
+
+    name: str
+    portrait: str
+    description: str = ""
+    persona: str = ""
+    greeting: str = ""
+    voice: Voice = field(default_factory=Voice)
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ValueError("name is empty")
+        if not self.portrait.strip():
+            raise ValueError("portrait is empty")
+
+
+@dataclass(frozen=True)
+class LoadedCharacter:
+    """A character and where it lies.
+
+    Attributes:
+        slug: name of its folder.
+        folder: the folder.
+        character: the checked contents of its `character.yaml`.
+        portrait: path of its picture; exists, inside the folder.
+    """
+
+    slug: str
+    folder: Path
+    character: Character
+    portrait: Path
+
+
+def user_folder() -> Path:
+    """Where the user's own characters live: `$XDG_DATA_HOME/characters`, else `~/.local/share/characters`."""
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home and Path(home).is_absolute() else Path.home() / ".local/share") / "characters"
+
+
+def slugify(name: str) -> str:
+    """The folder name of a character's name: lower case, words joined by '-'. Raises UserError if none is left."""
+    slug = re.sub(r"[\W_]+", "-", name.casefold()).strip("-")
+    if not slug or len(slug.encode()) > 100:
+        raise UserError(f"{name!r} is no name for a character: it needs letters or digits, and at most 100 of them")
+    return slug
+
+
+def character_folders() -> dict[str, Path]:
+    """Folders of all known characters by slug, sorted; the user's own hide those of the gallery."""
+    found: dict[str, Path] = {}
+    for parent in (GALLERY, user_folder()):
+        try:
+            found.update({f.parent.name: f.parent for f in parent.glob(f"*/{FILE_NAME}")})
+        except OSError as e:
+            log.warning("cannot read %s: %s", parent, e.strerror)
+    return dict(sorted(found.items()))
+
+
+def list_characters() -> list[LoadedCharacter]:
+    """All known characters, by slug. A broken one is left out, with a note in the log."""
+    characters = []
+    for folder in character_folders().values():
+        try:
+            characters.append(load_folder(folder))
+        except UserError as e:
+            log.warning("%s", e)
+    return characters
+
+
+def load_character(name_or_folder: str | Path) -> LoadedCharacter:
+    """Find a character by name (the user's own first, then the gallery) or by the path of its folder.
+
+    Raises:
+        UserError: no such character (the nearest names are listed), or its folder is not in order.
+    """
+    known = character_folders()
+    name = str(name_or_folder)
+    if name in known:
+        return load_folder(known[name])
+    folder = Path(name_or_folder).expanduser()
+    if folder.name == FILE_NAME and folder.is_file():
+        folder = folder.parent
+    if folder.is_dir() and name.strip():
+        return load_folder(folder)
+    if any(separator in name for separator in ("/", os.sep)):
+        raise UserError(f"{folder} is no folder of a character")
+    if (slug := re.sub(r"[\W_]+", "-", name.casefold()).strip("-")) in known:
+        return load_folder(known[slug])
+    raise UserError(f"no character named {name!r}; {did_you_mean(slug, list(known))}")
+
+
+def load_folder(folder: Path) -> LoadedCharacter:
+    """Read one character's folder. Raises UserError if `character.yaml` or the portrait it names is not in order."""
+    file = folder / FILE_NAME
+    if not file.exists():
+        raise UserError(f"{folder} is no folder of a character: it has no {FILE_NAME}")
+    character = load_yaml(file, Character)
+    root = folder.resolve()
+    portrait = (root / character.portrait).resolve()  # follows links, so that no link leads out of the folder either
+    if not portrait.is_relative_to(root):
+        raise UserError(f"{file}: portrait {character.portrait!r} lies outside the character's folder")
+    if not portrait.is_file():
+        raise UserError(f"{file}: portrait {character.portrait!r} does not exist")
+    return LoadedCharacter(slug=root.name, folder=folder, character=character, portrait=portrait)

@@ -1,0 +1,62 @@
+"""The clock of the system: rates, sizes and the unit that everything moves in.
+
+One chunk is 4 pixel frames = 1 latent frame = 1/6 s. At 24 kHz it owns exactly 4,000 samples and, at a hop of
+250 samples, exactly 16 mel frames, so no rate in the system ever needs rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+FPS = 24
+FRAMES_PER_CHUNK = 4
+CHUNK_SECONDS = FRAMES_PER_CHUNK / FPS
+
+SAMPLE_RATE = 24_000
+SAMPLES_PER_CHUNK = SAMPLE_RATE * FRAMES_PER_CHUNK // FPS
+
+MEL_BINS = 80
+MEL_HOP = 250
+MEL_FRAMES_PER_CHUNK = SAMPLES_PER_CHUNK // MEL_HOP
+
+# Articulation of the mouth, one row per video frame: what the renderer draws and what the model learns to draw.
+# open, round, teeth and tongue lie in [0, 1]; wide in [-1, 1].
+MOUTH_CHANNELS = ("open", "wide", "round", "teeth", "tongue")
+
+# Motion that is not speech, one row per video frame. blink lies in [0, 1] (1 = shut), the others in about [-1, 1].
+# gaze_x, gaze_y, yaw, x: positive is to the viewer's right; gaze_y, y, pitch: positive is down.
+MOTION_CHANNELS = (
+    "blink",
+    "gaze_x",
+    "gaze_y",
+    "brow",
+    "smile",
+    "x",
+    "y",
+    "roll",
+    "scale",
+    "yaw",
+    "pitch",
+    "breath",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One finished chunk.
+
+    Attributes:
+        index: position on the session's clock; chunk i owns samples [i * 4000, (i + 1) * 4000).
+        generation: id of the reply that the chunk belongs to; barge-in retires it.
+        frames: uint8 [4, H, W, 3], RGB.
+        pcm: float32 [4000], mono at 24 kHz, the sound that belongs to these frames.
+        timings: seconds spent, by stage name.
+    """
+
+    index: int
+    generation: int
+    frames: np.ndarray
+    pcm: np.ndarray
+    timings: dict[str, float]

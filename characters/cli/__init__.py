@@ -1,0 +1,1 @@
+"""The command line: arguments in, library calls, tables out. No knowledge of its own."""

@@ -1,0 +1,123 @@
+"""The `characters` program: its commands, and what a user sees when something goes wrong."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from characters.errors import UserError
+
+# name -> (where its click command is, what the list of commands says). Modules are imported only when called.
+COMMANDS = {
+    "render": ("characters.cli.render:render", "Make a video of a character saying a recording or a text."),
+    "list": ("characters.cli.gallery:list_command", "List the characters at hand."),
+    "new": ("characters.cli.gallery:new", "Make a character from a portrait."),
+    "train": ("characters.cli.train:train", "Train a model on rendered characters."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called, so that `--help` answers at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show where an error came from.")
+@click.version_option(package_name="characters")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Talking video characters: a portrait and a voice in, a video out."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the program and exit.
+
+    Exit codes: 0 done; 2 for anything that the user can put right, after one line `error: ...`; 130 after Ctrl-C; 143
+    when terminated; 1 for a fault of the program itself. Notes (`note: ...`) go to stderr as well.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    args = [a for a in args if a != "--debug"]  # accepted before and after the command
+    _show_notes()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that temporary files are removed
+    try:
+        # Not cli.main(): it has ideas of its own about Ctrl-C and broken pipes.
+        with cli.make_context("characters", args) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
+        code = 0
+    except click.exceptions.Exit as e:
+        code = e.exit_code
+    except (UserError, click.ClickException) as e:
+        code = _report(e, debug)
+    except (KeyboardInterrupt, click.Abort):
+        code = _say("interrupted", 130)
+    except BrokenPipeError:  # `characters list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except ModuleNotFoundError as e:
+        if debug:
+            traceback.print_exc()
+        code = _say(f"error: this needs the Python package {e.name!r}: pip install it, or see the README's extras", 2)
+    except Exception as e:
+        if debug:
+            traceback.print_exc()
+        hint = "" if debug else "; run again with --debug to see where"
+        code = _say(f"error: this is a fault of the program: {type(e).__name__}: {e}{hint}", 1)
+    sys.exit(code)
+
+
+def _report(error: UserError | click.ClickException, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    if isinstance(error, click.ClickException):
+        message = error.format_message()
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            message += f" (see '{error.ctx.command_path} --help')"
+    else:
+        message = str(error)
+    return _say(f"error: {message}", error.exit_code)
+
+
+def _say(line: str, code: int) -> int:
+    print(" ".join(line.split()), file=sys.stderr)
+    return code
+
+
+class _Notes(logging.Handler):
+    """Prints warnings of the library as lines `note: ...`, to wherever stderr points when they come."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print("note:", " ".join(record.getMessage().split()), file=sys.stderr)
+
+
+def _show_notes() -> None:
+    log = logging.getLogger("characters")
+    if not log.handlers:
+        log.addHandler(_Notes(logging.WARNING))
+        log.propagate = False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""`characters render`: a video of a character saying a recording or a text."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from characters.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.progress import Progress
+
+    from characters.character import Voice
+    from characters.chunk import Chunk
+
+MAX_TEXT = 20_000  # characters: about half an hour of speech
+LEAD_IN = 0.3  # seconds of silence before a spoken text
+TAIL = 0.5  # and after it
+TEXT_RATE = 15.0  # characters a second, about, for the progress bar
+
+
+@click.command()
+@click.option("--character", "-c", required=True, metavar="NAME|FOLDER", help="Who speaks; see `characters list`.")
+@click.option("--audio", type=click.Path(path_type=Path), help="A recording: any audio or video file.")
+@click.option("--text", help="What to say, in the character's own voice.")
+@click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="The video to write, an .mp4.")
+@click.option("--model", default="small", show_default=True, help="A model of conf/model.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Of the motion.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+def render(character: str, audio: Path | None, text: str | None, out: Path, model: str, seed: int, device: str) -> None:
+    """Make a video of a character saying a recording or a text.
+
+    24 frames a second, H.264 and AAC. Memory stays the same however long the recording is.
+    """
+    if (audio is None) == (text is None):
+        raise click.UsageError("give either --audio or --text")
+    # Everything that is cheap to check comes before the model is loaded.
+    from characters.character import load_character
+    from characters.media.audio import open_audio
+    from characters.media.portrait import load_portrait
+    from characters.media.video import VideoWriter, check_output
+
+    started = time.perf_counter()
+    check_output(out)
+    who = load_character(character)
+    if audio is not None:
+        recording = open_audio(audio)
+        if out.exists() and out.samefile(audio):
+            raise UserError(f"cannot write {out}: it is the recording itself")
+        source, seconds = recording.chunks(), recording.duration
+    else:
+        assert text is not None
+        source, seconds = spoken_chunks(check_text(text), who.character.voice)
+    from characters.stream import frame_size, open_stream
+
+    height, width = frame_size(model)
+    portrait = load_portrait(who.portrait, height, width)
+    stream = open_stream(model=model, portrait=portrait, seed=seed, device=device)
+
+    statistics = Statistics(started)
+    with VideoWriter(out, stream.width, stream.height) as writer, _progress() as progress:
+        task = progress.add_task(who.character.name, total=seconds)
+        for chunk in stream.run(source):
+            before = time.perf_counter()
+            writer.write(chunk.frames, chunk.pcm)
+            statistics.add(chunk, time.perf_counter() - before)
+            progress.update(task, completed=statistics.seconds)
+        progress.update(task, total=statistics.seconds)
+    statistics.show(out)
+
+
+def check_text(text: str) -> str:
+    """Returns the text without surrounding space. Raises UserError if there is nothing in it to say, or too much."""
+    text = text.strip()
+    if not any(c.isalnum() for c in text):
+        raise UserError("--text has nothing in it to say" if text else "--text is empty")
+    if len(text) > MAX_TEXT:
+        raise UserError(f"--text has {len(text):,} characters; at most {MAX_TEXT:,}")
+    return text
+
+
+def spoken_chunks(text: str, voice: Voice) -> tuple[Iterator[np.ndarray], float]:
+    """Speak a text, sentence by sentence as it is needed: (float32 [4000] chunks, about how many seconds)."""
+    import numpy as np
+
+    from characters.chunk import SAMPLE_RATE
+    from characters.media.audio import rechunk
+    from characters.speech import open_voice
+
+    engine = open_voice(voice.engine)
+
+    def blocks() -> Iterator[np.ndarray]:
+        yield np.zeros(int(LEAD_IN * SAMPLE_RATE), np.float32)
+        spoken = False
+        for speech in engine.speak(text, speed=voice.speed, pitch=voice.pitch):
+            spoken = spoken or len(speech.pcm) > 0
+            yield speech.pcm
+        if not spoken:
+            raise UserError(f"the voice {voice.engine!r} found nothing in --text that it can say")
+        yield np.zeros(int(TAIL * SAMPLE_RATE), np.float32)
+
+    return rechunk(blocks()), LEAD_IN + len(text) / TEXT_RATE / voice.speed + TAIL
+
+
+class Statistics:
+    """What a run took: one float per chunk and stage."""
+
+    def __init__(self, started: float) -> None:
+        """`started`: time.perf_counter() when the program began its work."""
+        self.started = started
+        self.first: float | None = None
+        self.count = 0
+        self.stages: dict[str, array[float]] = {}
+
+    @property
+    def seconds(self) -> float:
+        """The length of the video so far."""
+        from characters.chunk import CHUNK_SECONDS
+
+        return self.count * CHUNK_SECONDS
+
+    def add(self, chunk: Chunk, encode: float) -> None:
+        """Take note of one chunk; `encode` is the seconds that writing it took."""
+        if self.first is None:
+            self.first = time.perf_counter()
+        self.count += 1
+        for stage, seconds in (chunk.timings | {"encode": encode}).items():
+            self.stages.setdefault(stage, array("f")).append(seconds)
+
+    def show(self, out: Path) -> None:
+        """Print the table."""
+        import numpy as np
+        from rich.console import Console
+        from rich.table import Table
+
+        assert self.first is not None
+        table = Table("stage", "median ms", "p99 ms")
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for stage, values in self.stages.items():
+            median, p99 = np.percentile(np.asarray(values) * 1e3, [50, 99])
+            table.add_row(stage, f"{median:.1f}", f"{p99:.1f}")
+        console = Console()
+        console.print(table)
+        spent = time.perf_counter() - self.first
+        # Without the first chunk, which carries the start-up.
+        factor = f"{spent / (self.seconds * (self.count - 1) / self.count):.2f}" if self.count > 1 else "-"
+        console.print(
+            f"{self.count} chunks, {self.seconds:.1f} s of video; first frame after {self.first - self.started:.1f} s; "
+            f"real-time factor {factor} (below 1 is faster than real time)"
+        )
+        console.print(str(out), soft_wrap=True, highlight=False, markup=False)
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed:.1f} s of video"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

@@ -1,0 +1,25 @@
+"""`characters corpus` and `characters train`: the recipe of the shipped weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from characters.training.recipe import load_recipe
+from characters.training.run import STAGES
+from characters.training.run import train as run_recipe
+
+
+@click.command()
+@click.option("--recipe", default="small", show_default=True, help="Name in conf/train, or a YAML file.")
+@click.option("--corpus", required=True, type=click.Path(path_type=Path), help="speech.npz of `characters corpus`.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for weights, states and logs.")
+@click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Run only these stages.")
+@click.option("--device", default="cuda", show_default=True, help="cuda or cpu.")
+def train(recipe: str, corpus: Path, out: Path, stages: tuple[str, ...], device: str) -> None:
+    """Train a model on rendered characters; run it again to go on where it stopped.
+
+    Several GPUs: `torchrun --nproc-per-node N -m characters train ...`.
+    """
+    run_recipe(load_recipe(recipe), corpus, out, stages or STAGES, device)

@@ -1,0 +1,118 @@
+"""Whole-frame artefact measure: what is in a generated frame that doesn't belong there?
+
+Every generated frame has a truth: the renderer's picture of the same character under the same controls. A generated
+character may sit a few pixels off and be a little soft, so tiles are compared by block matching on smoothed images
+("misplaced"), and fine texture by its energy against the truth's neighbourhood ("texture"). Scores are in units of
+their thresholds: 1 or more is an artefact. `characters.evaluation.planted` measures what these thresholds find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Thresholds in 255ths: mean difference of a tile, and excess of the root mean square of fine detail.
+MISPLACED = 16.0
+TEXTURE = 9.0
+# The share of a window's frames that must show an artefact in a place: a passing misfit of the mouth is not one.
+PERSISTENCE = 0.3
+REACH = 2  # half-size pixels that a tile may have moved: 4 pixels of the frame
+TILE = 7  # half-size pixels, the side of a tile
+STRIDE = 2  # half-size pixels from tile to tile
+TEXTURE_REACH = 4  # tiles around, within which the truth's detail counts: 16 pixels
+FRAME_BATCH = 64
+
+
+@torch.inference_mode()
+def score_maps(frames: Tensor, truths: Sequence[Tensor]) -> Tensor:
+    """Score every tile of every frame.
+
+    Args:
+        frames: [n, 3, H, W] in [0, 1], or uint8.
+        truths: one or more images of the same shape for each frame; a tile is judged by the one that fits it best.
+
+    Returns:
+        float32 [n, h, w], tiles 4 pixels apart; 1 is the threshold.
+    """
+    maps = []
+    for first in range(0, len(frames), FRAME_BATCH):
+        part = _float(frames[first : first + FRAME_BATCH])
+        each = [_compare(part, _float(truth[first : first + FRAME_BATCH])) for truth in truths]
+        maps.append(torch.stack(each).amin(0))
+    return torch.cat(maps)
+
+
+def window_score(maps: Tensor) -> Tensor:
+    """Score of a window of frames: the worst place that stays bad for `PERSISTENCE` of them.
+
+    Args:
+        maps: [..., n, h, w], from `score_maps`.
+
+    Returns:
+        [...].
+    """
+    # An artefact may sway with the head; look a little around each place.
+    near = F.max_pool2d(maps.flatten(0, -3)[:, None], 5, 1, 2)[:, 0].view_as(maps)
+    return near.quantile(1 - PERSISTENCE, -3).amax((-1, -2))
+
+
+@torch.inference_mode()
+def texture_against(frames: Tensor, portrait: Tensor) -> Tensor:
+    """The texture score without a truth: detail that the portrait has nowhere near, as checkerboards and ringing are.
+
+    Args:
+        frames: [n, 3, H, W] in [0, 1], or uint8; portrait: [1 or n, 3, H, W], as the decoder draws it.
+
+    Returns:
+        float32 [n, h, w], like `score_maps`. Parts that only show in speech, teeth above all, count as detail too:
+        look at these scores relative to those of the first seconds.
+    """
+    return _texture(_float(frames), _float(portrait), 2 * TEXTURE_REACH) / TEXTURE
+
+
+def _float(images: Tensor) -> Tensor:
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+
+
+def _compare(frames: Tensor, truth: Tensor) -> Tensor:
+    return torch.maximum(_misplaced(frames, truth) / MISPLACED, _texture(frames, truth, TEXTURE_REACH) / TEXTURE)
+
+
+def _misplaced(frames: Tensor, truth: Tensor) -> Tensor:
+    """Smallest mean difference of each tile over small shifts of the truth, in 255ths: [n, h, w]."""
+    small, other = (_soften(F.avg_pool2d(x, 2)) for x in (frames, truth))
+    height, width = small.shape[-2:]
+    padded = F.pad(other, (REACH,) * 4, mode="replicate")
+    best = None
+    for dy in range(2 * REACH + 1):
+        for dx in range(2 * REACH + 1):
+            difference = (small - padded[..., dy : dy + height, dx : dx + width]).abs().mean(1, keepdim=True)
+            tiles = _tiles(difference)
+            best = tiles if best is None else torch.minimum(best, tiles)
+    return 255 * best[:, 0]
+
+
+def _soften(x: Tensor) -> Tensor:
+    """3x3 box blur."""
+    return F.avg_pool2d(F.pad(x, (1,) * 4, mode="replicate"), 3, 1)
+
+
+def _tiles(x: Tensor) -> Tensor:
+    return F.avg_pool2d(F.pad(x, (TILE // 2,) * 4, mode="replicate"), TILE, STRIDE)
+
+
+def _texture(frames: Tensor, truth: Tensor, reach: int) -> Tensor:
+    """Excess of fine detail over the most of it within `reach` tiles in the truth, in 255ths: [n, h, w]."""
+    found, expected = _detail(frames), _detail(truth)
+    expected = F.max_pool2d(expected, 2 * reach + 1, 1, reach)
+    return 255 * (found - expected)[:, 0].clamp_min(0)
+
+
+def _detail(x: Tensor) -> Tensor:
+    """Root mean square of what a 5x5 blur takes away, by tile: [n, 1, h, w]."""
+    blurred = F.avg_pool2d(F.pad(x, (2,) * 4, mode="replicate"), 5, 1)
+    energy = (x - blurred).square().mean(1, keepdim=True)
+    return _tiles(F.avg_pool2d(energy, 2)).clamp_min(0).sqrt()

@@ -1,0 +1,1 @@
+"""Files in and out: portraits, recordings, videos. Nothing here knows the model."""

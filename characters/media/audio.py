@@ -1,0 +1,177 @@
+"""Recordings in: any file that FFmpeg reads, as float32 mono at 24 kHz, in constant memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import av
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.container import InputContainer
+
+from characters.chunk import SAMPLE_RATE, SAMPLES_PER_CHUNK
+from characters.errors import UserError
+
+log = logging.getLogger(__name__)
+
+MAX_BROKEN = 0.01  # the share of NaN or infinite samples above which a recording is refused
+
+_NOT_AUDIO = "it is not a recording, or it is damaged; any common audio or video file will do"
+
+
+def open_audio(path: str | Path) -> AudioFile:
+    """Open a recording, checking all that can be checked without decoding the whole of it.
+
+    A file of floating-point samples is the exception: it is scanned once (it is not compressed, so this is quick),
+    since only such a file can hold NaN or infinity. Up to 1 % of them are replaced by silence, with a note in the log.
+
+    Raises:
+        UserError: missing, a folder, unreadable, not audio, no audio track, nothing in it, too many broken samples.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not a recording")
+    try:
+        if not path.is_file():  # a pipe or a device cannot be read twice, nor its length known
+            raise UserError(f"{path} is not a regular file" if path.exists() else f"{path} does not exist")
+        with path.open("rb") as f:
+            empty = not f.read(1)
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror}") from e
+    if empty:
+        raise UserError(f"{path} is empty")
+    file = AudioFile(path)
+    _check_samples(file)
+    return file
+
+
+class AudioFile:
+    """A recording on disk; every iteration decodes it afresh. Made by `open_audio`.
+
+    Attributes:
+        path: the file.
+        duration: seconds, as the header tells, for a progress bar; None where the header does not tell.
+        codec: FFmpeg's name of the audio codec, for example "pcm_f32le".
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with closing(self._open()) as container:
+            stream = container.streams.audio[0]
+            self.codec = stream.codec_context.name
+            if stream.duration is not None and stream.time_base is not None:
+                self.duration: float | None = float(stream.duration * stream.time_base)
+            else:
+                self.duration = container.duration / av.time_base if container.duration else None
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """float32 [4000] each, mono at 24 kHz, in [-1, 1]; the last one is padded with zeros."""
+        return rechunk(self.blocks())
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """float32 [n], mono at 24 kHz, in [-1, 1]; n as the codec has it. Raises UserError if nothing decodes."""
+        some = False
+        for block in _resample(_repair(frame) for frame in self.frames()):
+            some = some or block.size > 0
+            yield np.clip(block, -1.0, 1.0)
+        if not some:
+            raise UserError(f"{self.path} has no sound in it")
+
+    def frames(self) -> Iterator[AudioFrame]:
+        """The decoded frames in the file's own rate, layout and format. Damaged packets are skipped, with a note."""
+        damaged = 0
+        with closing(self._open()) as container:
+            for packet in container.demux(container.streams.audio[0]):
+                try:
+                    yield from packet.decode()
+                except av.FFmpegError:
+                    damaged += 1
+        if damaged:
+            log.warning("%s: %d damaged packets skipped", self.path, damaged)
+
+    def _open(self) -> InputContainer:
+        try:
+            # The prefix keeps a name such as "a:b.wav" from being read as a protocol; the whitelist keeps a playlist
+            # from reaching for the network.
+            options = {"protocol_whitelist": "file"}
+            container = av.open(f"file:{self.path}", mode="r", options=options, metadata_errors="replace")
+        except OSError as e:
+            raise UserError(f"cannot read {self.path}: {e.strerror}") from e
+        except (av.FFmpegError, ValueError) as e:
+            raise UserError(f"cannot read {self.path}: {_NOT_AUDIO}") from e
+        if not container.streams.audio:
+            container.close()
+            raise UserError(f"{self.path} has no audio track")
+        return container
+
+
+def rechunk(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Regroup float32 [n] blocks of any length into float32 [4000] chunks, the last one padded with zeros."""
+    chunk = np.zeros(SAMPLES_PER_CHUNK, np.float32)
+    filled = 0
+    for block in blocks:
+        at = 0
+        while at < len(block):
+            take = min(len(block) - at, SAMPLES_PER_CHUNK - filled)
+            chunk[filled : filled + take] = block[at : at + take]
+            at, filled = at + take, filled + take
+            if filled == SAMPLES_PER_CHUNK:
+                yield chunk
+                chunk, filled = np.zeros(SAMPLES_PER_CHUNK, np.float32), 0
+    if filled:
+        yield chunk
+
+
+def _resample(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:
+    resampler, form = None, None
+    for frame in frames:
+        frame.pts = None  # gaps and jumps of the file's own clock are not ours
+        if form != (form := (frame.format.name, frame.layout.name, frame.sample_rate)):  # may change inside a file
+            if resampler is not None:
+                yield from _arrays(resampler, None)
+            # Channels are mixed with weights that add up to at most 1, so that nothing clips.
+            resampler = AudioResampler("flt", "mono", SAMPLE_RATE, options={"rematrix_maxval": "1.0"})
+        yield from _arrays(resampler, frame)
+    if resampler is not None:
+        yield from _arrays(resampler, None)
+
+
+def _arrays(resampler: AudioResampler, frame: AudioFrame | None) -> Iterator[np.ndarray]:
+    for out in resampler.resample(frame):
+        if out is not None:
+            yield out.to_ndarray().reshape(-1)
+
+
+def _repair(frame: AudioFrame) -> AudioFrame:
+    """Put silence in place of NaN and infinity, before a resampler spreads them over their neighbours."""
+    if not frame.format.name.startswith(("flt", "dbl")):
+        return frame
+    samples = frame.to_ndarray()
+    if np.isfinite(samples).all():
+        return frame
+    samples = np.nan_to_num(samples, copy=True, nan=0.0, posinf=0.0, neginf=0.0)
+    repaired = AudioFrame.from_ndarray(samples, format=frame.format.name, layout=frame.layout.name)
+    repaired.sample_rate = frame.sample_rate
+    return repaired
+
+
+def _check_samples(file: AudioFile) -> None:
+    broken = total = 0
+    scan = file.codec.startswith("pcm_f")
+    for frame in file.frames():
+        if not scan:
+            total = frame.samples
+            break
+        samples = frame.to_ndarray()
+        total += samples.size
+        broken += samples.size - int(np.isfinite(samples).sum())
+    if total == 0:
+        raise UserError(f"{file.path} has no sound in it")
+    if broken > MAX_BROKEN * total:
+        raise UserError(f"{file.path}: {broken / total:.0%} of its samples are NaN or infinite; export it again")
+    if broken:
+        log.warning("%s: %d NaN or infinite samples replaced by silence", file.path, broken)

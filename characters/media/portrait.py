@@ -1,0 +1,102 @@
+"""Portraits in: any common image as RGB of exactly the size that the model draws."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from characters.errors import UserError
+
+log = logging.getLogger(__name__)
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")  # decoders that run no other program
+MIN_SIDE = 64
+MAX_PIXELS = 64_000_000  # 192 MB as RGB; twice a good camera
+MAX_ASPECT = 3.0
+BACKGROUND = (226, 224, 219)  # shows through where a portrait is transparent
+
+
+def load_portrait(path: str | Path, height: int, width: int) -> np.ndarray:
+    """Read a portrait as uint8 [height, width, 3], RGB.
+
+    The EXIF orientation is applied, transparency is laid on a soft neutral background, an animation gives its first
+    frame. The picture is cropped to the aspect of height x width: from both sides alike if it is too wide, from below
+    if it is too tall, since the head is at the top. Lanczos resampling.
+
+    Raises:
+        UserError: missing, unreadable, truncated or no image; more than 64 million pixels (told from the header,
+            before anything is decoded); a side under 64 pixels; an aspect beyond 3:1.
+    """
+    image = _open(Path(path))
+    box = crop_box(*image.size, height, width)
+    resized = image.resize((width, height), Image.Resampling.LANCZOS, box=box)
+    return np.array(resized, dtype=np.uint8)
+
+
+def crop_box(image_width: int, image_height: int, height: int, width: int) -> tuple[float, float, float, float]:
+    """The largest (left, top, right, bottom) of the aspect of height x width: centred, and keeping the top."""
+    scale = min(image_width / width, image_height / height)
+    left = (image_width - scale * width) / 2
+    return left, 0.0, left + scale * width, scale * height
+
+
+def _open(path: Path) -> Image.Image:
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not an image")
+    try:
+        if not path.is_file():
+            raise UserError(f"{path} is not a regular file" if path.exists() else f"{path} does not exist")
+        with path.open("rb"):
+            pass
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror}") from e
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's own, about size and metadata: we judge the size below
+            with Image.open(path, formats=FORMATS) as image:
+                _check_size(path, *image.size)
+                if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
+                    log.warning("%s is animated: its first frame is used", path)
+                image.load()
+                return _to_rgb(_upright(image))
+    except Image.DecompressionBombError as e:
+        raise UserError(f"{path} is too large: at most {MAX_PIXELS // 10**6} million pixels") from e
+    except UnidentifiedImageError as e:
+        raise UserError(f"{path} is not an image (PNG, JPEG, WebP, GIF, BMP, TIFF, AVIF), or it is damaged") from e
+    except UserError:
+        raise
+    except Exception as e:  # decoders raise whatever a damaged file leads them to: OSError, SyntaxError, struct.error
+        raise UserError(f"{path} is damaged: {e}") from e
+
+
+def _check_size(path: Path, width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        limit = MAX_PIXELS // 10**6
+        raise UserError(f"{path} is too large: {width} x {height} pixels, at most {limit} million in all")
+    if min(width, height) < MIN_SIDE:
+        raise UserError(f"{path} is too small: {width} x {height} pixels, at least {MIN_SIDE} a side")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise UserError(f"{path} is too long and narrow: {width} x {height} pixels; crop it to about 2:3 (w:h)")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # damaged metadata is no reason to refuse a good picture
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith(("I", "F")):  # 16 or 32 bits a pixel, which Pillow would clip instead of scaling
+        deep = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        full = 1.0 if deep.max() <= 1.0 else 255.0 if deep.max() <= 255.0 else 65535.0
+        return Image.fromarray(np.uint8(np.clip(deep / full, 0, 1) * 255 + 0.5)).convert("RGB")
+    if image.has_transparency_data:
+        backdrop = Image.new("RGBA", image.size, (*BACKGROUND, 255))
+        backdrop.alpha_composite(image.convert("RGBA"))
+        return backdrop.convert("RGB")
+    return image.convert("RGB")

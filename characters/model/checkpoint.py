@@ -1,0 +1,47 @@
+"""Weights on disk: safetensors only, checked name by name and shape by shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from characters.errors import UserError
+
+WEIGHTS_FOLDER = Path(__file__).resolve().parents[1] / "weights"
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Load a safetensors file into a module, in place, keeping the module's dtype.
+
+    Raises:
+        UserError: the file is missing or damaged, or doesn't fit the module.
+    """
+    if not path.is_file():
+        raise UserError(f"no weights at {path}; train them with `characters train`, or choose another --model")
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a readable safetensors file: {error}") from error
+    own = module.state_dict()
+    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    wrong = [k for k in own.keys() & tensors.keys() if own[k].shape != tensors[k].shape]
+    if missing or unknown or wrong:
+        raise UserError(
+            f"{path} was made for another model: {len(missing)} tensors missing, {len(unknown)} unknown, "
+            f"{len(wrong)} of another shape (first: {(missing + unknown + wrong)[0]})"
+        )
+    module.load_state_dict(tensors)
+
+
+def save_weights(module: nn.Module, path: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write a module's parameters and buffers; floating-point ones are stored as `dtype`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
+        for name, tensor in module.state_dict().items()
+    }
+    save_file(tensors, path)

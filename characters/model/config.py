@@ -1,0 +1,163 @@
+"""Sizes of a model, as read from conf/model/NAME.yaml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from characters.config import load_yaml
+from characters.errors import UserError
+
+CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "model"
+
+
+@dataclass
+class DiTConfig:
+    """A Wan-compatible video diffusion transformer (Wan 2.1 technical report, section 4.2).
+
+    Attributes:
+        dim, ffn_dim, num_heads, num_layers: transformer sizes; head_dim = dim / num_heads.
+        patch: side of the square spatial patch, in latent pixels.
+        freq_dim: width of the sinusoidal timestep embedding.
+        rope_theta: RoPE base of the time, height and width axes.
+        concat_previous, concat_reference: append the previous chunk's and the reference image's latent to the input
+            channels.
+        prediction: what the network's output means, "x0" or "velocity" (noise - x0).
+        residual_reference: the output is a difference to the reference latent ("x0" only).
+        text_dim: width of the text encoder's tokens; 0 = no text conditioning.
+        audio_dim: width of the audio encoder; 0 = no audio conditioning.
+        audio_layers: transformer layers of the audio encoder.
+    """
+
+    dim: int = MISSING
+    ffn_dim: int = MISSING
+    num_heads: int = MISSING
+    num_layers: int = MISSING
+    patch: int = 2
+    freq_dim: int = 256
+    rope_theta: list[float] = field(default_factory=lambda: [10000.0, 10000.0, 10000.0])
+    concat_previous: bool = False
+    concat_reference: bool = False
+    prediction: str = "velocity"
+    residual_reference: bool = False
+    text_dim: int = 0
+    audio_dim: int = 0
+    audio_layers: int = 2
+
+
+@dataclass
+class AutoencoderConfig:
+    """Causal streaming autoencoder; channel counts go from fine to coarse, at 1/4, 1/8 and 1/16 of the frame."""
+
+    encoder_channels: list[int] = field(default_factory=lambda: [48, 96, 128, 160])
+    decoder_channels: list[int] = field(default_factory=lambda: [64, 96, 192])
+
+
+@dataclass
+class SamplerConfig:
+    """Few-step flow-matching sampler.
+
+    Attributes:
+        steps: noise levels of the denoising passes, from 1 downwards.
+        commit: "reuse" keeps the K/V that the last denoising pass wrote; "clean" writes them once more from the
+            finished latent.
+        context_noise: share of noise mixed into the previous latent before it conditions the next chunk; it stops
+            errors from copying themselves from chunk to chunk.
+    """
+
+    steps: list[float] = field(default_factory=lambda: [1.0])
+    commit: str = "reuse"
+    context_noise: float = 0.0
+
+
+@dataclass
+class ModelConfig:
+    """One model: frame size, latent size, context and parts.
+
+    Attributes:
+        height, width: frame size in pixels.
+        latent_channels, latent_stride: channels of a latent frame and pixels per latent pixel.
+        sink, ring: chunks of context: the reference image, and the most recent chunks including the current one.
+        weights: folder of safetensors files below characters/weights; empty = random weights.
+    """
+
+    height: int = MISSING
+    width: int = MISSING
+    latent_channels: int = MISSING
+    latent_stride: int = MISSING
+    sink: int = 1
+    ring: int = 3
+    dit: DiTConfig = field(default_factory=DiTConfig)
+    autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    weights: str = ""
+
+    @property
+    def latent_size(self) -> tuple[int, int]:
+        """(height, width) of a latent frame."""
+        return self.height // self.latent_stride, self.width // self.latent_stride
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of DiT tokens in a chunk."""
+        h, w = self.latent_size
+        return h // self.dit.patch, w // self.dit.patch
+
+    @property
+    def tokens(self) -> int:
+        """DiT tokens in a chunk."""
+        rows, columns = self.grid
+        return rows * columns
+
+
+def model_names() -> list[str]:
+    """Names of the shipped model configs."""
+    return sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
+
+
+def load_model_config(name: str) -> ModelConfig:
+    """Read conf/model/NAME.yaml, or a path to a YAML file.
+
+    Raises:
+        UserError: unknown name, unknown or ill-typed key, or sizes that don't fit together.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else CONFIG_FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise UserError(f"there is no model {name!r}; the models are: {', '.join(model_names())}")
+    config = load_yaml(path, ModelConfig)
+    check(config, str(path))
+    return config
+
+
+def check(config: ModelConfig, where: str) -> None:
+    """Raise UserError if the sizes of a model don't fit together; `where` names the file in the message."""
+
+    def require(condition: bool, message: str) -> None:
+        if not condition:
+            raise UserError(f"{where}: {message}")
+
+    dit = config.dit
+    step = config.latent_stride * dit.patch
+    for key in ("height", "width", "latent_channels", "latent_stride", "sink", "ring"):
+        require(getattr(config, key) > 0, f"{key} must be positive")
+    require(
+        config.height % step == 0 and config.width % step == 0,
+        f"height and width must be multiples of {step} (latent_stride x dit.patch)",
+    )
+    require(dit.num_heads > 0 and dit.dim % dit.num_heads == 0, "dit.dim must be a multiple of dit.num_heads")
+    require(dit.dim // dit.num_heads % 2 == 0, "the head dimension dit.dim / dit.num_heads must be even")
+    require(len(dit.rope_theta) == 3, "dit.rope_theta needs three numbers: time, height, width")
+    require(dit.prediction in ("x0", "velocity"), f"dit.prediction must be x0 or velocity, not {dit.prediction!r}")
+    require(
+        not dit.residual_reference or (dit.prediction == "x0" and dit.concat_reference),
+        "dit.residual_reference needs dit.prediction: x0 and dit.concat_reference: true",
+    )
+    steps = config.sampler.steps
+    require(
+        len(steps) > 0 and steps[0] == 1.0 and all(a > b > 0 for a, b in zip(steps, steps[1:], strict=False)),
+        "sampler.steps must start at 1.0 and fall, staying above 0",
+    )
+    require(config.sampler.commit in ("reuse", "clean"), "sampler.commit must be reuse or clean")
+    require(0 <= config.sampler.context_noise < 1, "sampler.context_noise must be in [0, 1)")

@@ -1,0 +1,99 @@
+"""espeak-ng: many rule-made voices. A separate program (GPL), spoken to through `espeak_worker.py` and pipes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from characters.errors import UserError
+from characters.speech.base import Phoneme, Speech, resample, sentences
+
+WORDS_PER_MINUTE = 165
+# espeak-ng's pitch setting is 0..99 with 50 as the voice's own; 50 steps are an octave.
+STEPS_PER_SEMITONE = 50 / 12
+
+# How far the labels lie behind the sound, measured as for hibari: below the 10 ms that the measurement resolves.
+LABEL_DELAY = 0.0
+
+_WORKER = Path(__file__).with_name("espeak_worker.py")
+
+
+class EspeakVoice:
+    """One espeak-ng voice, such as "en-us" or, British with a variant, "en+f2".
+
+    Raises:
+        UserError: espeak-ng is not installed, or has no such voice (when first speaking).
+    """
+
+    def __init__(self, voice: str = "en-us") -> None:
+        self.voice = voice
+        if shutil.which("espeak-ng") is None:
+            raise UserError("The espeak voices need the program espeak-ng: apt install espeak-ng.")
+        self._worker: subprocess.Popen[bytes] | None = None
+
+    def close(self) -> None:
+        """Ends the worker process; the next `speak` starts another."""
+        if self._worker is not None:
+            self._worker.communicate()  # closes its stdin, which ends it
+            self._worker = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_worker", None) is not None and not sys.is_finalizing():
+            self.close()
+
+    def speak(self, text: str, *, speed: float = 1.0, pitch: float = 0.0) -> Iterator[Speech]:
+        """See `Synthesiser.speak`."""
+        for sentence in sentences(text):
+            reply, pcm = self._request(
+                {
+                    "text": sentence,
+                    "voice": self.voice,
+                    "rate": round(WORDS_PER_MINUTE * speed),
+                    "pitch": int(np.clip(round(50 + pitch * STEPS_PER_SEMITONE), 0, 99)),
+                }
+            )
+            rate = reply["sample_rate"]
+            yield Speech(resample(pcm, rate), _phonemes(reply["phonemes"], len(pcm), rate))
+
+    def _request(self, request: dict) -> tuple[dict, np.ndarray]:
+        """Returns the worker's reply and float32 [n] samples at the rate it names."""
+        if self._worker is None:
+            # -I: the worker sees neither our folders nor our environment, only the standard library.
+            command = [sys.executable, "-I", str(_WORKER)]
+            self._worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._worker.stdin is not None and self._worker.stdout is not None
+        try:
+            self._worker.stdin.write(json.dumps(request).encode() + b"\n")
+            self._worker.stdin.flush()
+            line = self._worker.stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        if not line:
+            self._worker = None
+            raise UserError(
+                "The espeak-ng worker ended early; its message is above. It needs the library libespeak-ng: "
+                "apt install espeak-ng."
+            )
+        reply = json.loads(line)
+        pcm = np.frombuffer(self._worker.stdout.read(2 * reply["samples"]), "<i2")
+        if "error" in reply:
+            raise UserError(f"espeak-ng: {reply['error']}; `espeak-ng --voices` lists those installed.")
+        return reply, pcm.astype(np.float32) / 32768
+
+
+def _phonemes(events: list[list], samples: int, rate: int) -> list[Phoneme]:
+    """[[symbol, start sample], ...] -> phonemes that touch each other and cover the sound."""
+    seconds = samples / rate
+    starts = [float(np.clip(start / rate - LABEL_DELAY, 0, seconds)) for _, start in events]
+    symbols = [symbol for symbol, _ in events]
+    if not starts or starts[0] > 0:
+        starts.insert(0, 0.0)
+        symbols.insert(0, "")
+    ends = [*starts[1:], seconds]
+    return [Phoneme(s, a, b) for s, a, b in zip(symbols, starts, ends, strict=True)]

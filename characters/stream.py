@@ -1,0 +1,205 @@
+"""The single-process stream: speech in, chunks of video out."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from characters.audio_features import PAST_FRAMES, SILENCE, WINDOW_FRAMES, LogMel
+from characters.chunk import MEL_BINS, MEL_FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK, Chunk
+from characters.errors import UserError
+from characters.model.autoencoder import Autoencoder, StreamingDecoder
+from characters.model.checkpoint import WEIGHTS_FOLDER, load_weights
+from characters.model.config import ModelConfig, load_model_config
+from characters.model.dit import DiT
+from characters.model.sampler import Sampler
+from characters.motion import IdleMotion
+
+
+class AudioWindow:
+    """Cuts a growing signal into what each chunk hears: 24 mel frames before it, its own 16 and 8 after it."""
+
+    def __init__(self) -> None:
+        self._mel = LogMel()
+        self._frames = np.full((PAST_FRAMES, MEL_BINS), SILENCE, np.float32)
+
+    def push(self, pcm: np.ndarray) -> None:
+        """Append float32 [n] samples."""
+        self._frames = np.concatenate((self._frames, self._mel.push(pcm)))
+
+    def pop(self) -> np.ndarray | None:
+        """float32 [48, 80], the window of the next chunk, or None until its look-ahead has been heard."""
+        if len(self._frames) < WINDOW_FRAMES:
+            return None
+        window = self._frames[:WINDOW_FRAMES]
+        self._frames = self._frames[MEL_FRAMES_PER_CHUNK:]
+        return window
+
+
+class CharacterModel:
+    """The networks of one model on one device, shared by every stream that runs there.
+
+    Args:
+        config: a checked model config.
+        dit, autoencoder: in eval mode, in one dtype, on one device.
+    """
+
+    def __init__(self, config: ModelConfig, dit: DiT, autoencoder: Autoencoder) -> None:
+        self.config, self.dit, self.autoencoder = config, dit, autoencoder
+        parameter = next(dit.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+
+    @staticmethod
+    def load(name: str = "small", device: str = "auto") -> CharacterModel:
+        """Read config and weights.
+
+        Args:
+            name: of the model config.
+            device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
+
+        Raises:
+            UserError: unknown model, no or damaged weights, no such device, or a model too large for this stream.
+        """
+        config = load_model_config(name)
+        if not config.weights:
+            raise UserError(f"model {name!r} has no trained weights and so draws no character; use --model small")
+        chosen = choose_device(device)
+        with torch.device("meta"):
+            dit, autoencoder = DiT(config), Autoencoder(config)
+        dit, autoencoder = (m.to_empty(device="cpu").eval().requires_grad_(False) for m in (dit, autoencoder))
+        load_weights(dit, WEIGHTS_FOLDER / config.weights / "dit.safetensors")
+        load_weights(autoencoder, WEIGHTS_FOLDER / config.weights / "autoencoder.safetensors")
+        dtype = fast_dtype(chosen)
+        autoencoder.to(memory_format=torch.channels_last)
+        return CharacterModel(config, dit.to(chosen, dtype), autoencoder.to(chosen, dtype))
+
+    @torch.inference_mode()
+    def encode_portrait(self, portrait: np.ndarray) -> Tensor:
+        """uint8 [H, W, 3] -> [1, channels, h, w], the latent of the portrait."""
+        expected = (self.config.height, self.config.width, 3)
+        if portrait.shape != expected or portrait.dtype != np.uint8:
+            raise UserError(f"the portrait must be uint8 {expected}, not {portrait.dtype} {portrait.shape}")
+        image = torch.from_numpy(portrait).to(self.device).permute(2, 0, 1)[None].to(self.dtype) / 255
+        return self.autoencoder.encode_image(image)
+
+
+class Stream:
+    """One character talking for as long as sound comes in, in constant memory.
+
+    Args:
+        model: networks.
+        portrait: uint8 [H, W, 3].
+        seed: of noise and idle motion.
+    """
+
+    def __init__(self, model: CharacterModel, portrait: np.ndarray, seed: int = 0) -> None:
+        self._model = model
+        self.height, self.width = model.config.height, model.config.width
+        latent = model.encode_portrait(portrait)
+        self._sampler = Sampler(model.dit, latent, seed=seed)
+        with torch.inference_mode():
+            self._sampler.prefill(model.dit.conditioning.reference(1).to(model.dtype))
+        self._decoder = StreamingDecoder(model.autoencoder, latent)
+        self._idle = IdleMotion(1, seed=seed)
+
+    def run(self, pcm: Iterator[np.ndarray]) -> Iterator[Chunk]:
+        """Generate video for sound.
+
+        Args:
+            pcm: float32 [4000] blocks, mono at 24 kHz.
+
+        Yields:
+            One chunk per block, in order, delayed by the look-ahead of 83 ms (one block).
+        """
+        audio = AudioWindow()
+        waiting: deque[np.ndarray] = deque()
+        for block in pcm:
+            if block.shape != (SAMPLES_PER_CHUNK,):
+                raise ValueError(f"expected a block of {SAMPLES_PER_CHUNK} samples, got {block.shape}")
+            audio.push(block)
+            waiting.append(block)
+            while (window := audio.pop()) is not None:
+                yield self.step(window, waiting.popleft())
+        # The sound has ended; silence follows for the look-ahead of the last chunk.
+        audio.push(np.zeros(SAMPLES_PER_CHUNK, np.float32))
+        while waiting and (window := audio.pop()) is not None:
+            yield self.step(window, waiting.popleft())
+
+    @torch.inference_mode()
+    def step(self, window: np.ndarray, pcm: np.ndarray) -> Chunk:
+        """Generate the next chunk.
+
+        Args:
+            window: float32 [48, 80], from `AudioWindow`.
+            pcm: float32 [4000], the chunk's own sound.
+        """
+        model, index = self._model, self._sampler.index
+        clock = StageClock(model.device)
+        mel = torch.from_numpy(window)[None].to(model.device, model.dtype)
+        motion = self._idle.next_chunk().to(model.device, model.dtype)
+        tokens, _ = model.dit.conditioning(mel=mel, motion=motion)
+        clock.stage("audio")
+        latent = self._sampler.sample(tokens)
+        clock.stage("dit")
+        frames = self._decoder.decode(latent)[0].cpu().numpy()
+        clock.stage("decode")
+        return Chunk(index=index, generation=0, frames=frames, pcm=pcm, timings=clock.seconds)
+
+
+class StageClock:
+    """Seconds by stage; on a GPU it waits for the stage to end."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds: dict[str, float] = {}
+        self._device = device
+        self._last = time.perf_counter()
+
+    def stage(self, name: str) -> None:
+        """End the stage `name`."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        now = time.perf_counter()
+        self.seconds[name] = now - self._last
+        self._last = now
+
+
+def choose_device(name: str) -> torch.device:
+    """Resolve "auto", "cpu", "cuda" or "cuda:N".
+
+    Raises:
+        UserError: not a device, or not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"{name!r} is not a device; use auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device {name!r} is not there: PyTorch sees {torch.cuda.device_count()} GPU(s); use cpu")
+    return device
+
+
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the hardware multiplies it, float32 elsewhere."""
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float32
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def frame_size(model: str = "small") -> tuple[int, int]:
+    """(height, width) of a model's frames, without loading it."""
+    config = load_model_config(model)
+    return config.height, config.width
+
+
+def open_stream(*, model: str = "small", portrait: np.ndarray, seed: int = 0, device: str = "auto") -> Stream:
+    """Load a model and start a stream; see `CharacterModel.load` and `Stream`."""
+    return Stream(CharacterModel.load(model, device), portrait, seed)

@@ -1,0 +1,69 @@
+"""The training recipe, as read from conf/train/NAME.yaml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from characters.config import load_yaml
+from characters.errors import UserError
+
+RECIPE_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "train"
+
+
+@dataclass
+class Stage:
+    """One stage of training.
+
+    Attributes:
+        steps: optimiser steps; the learning-rate schedule spans them.
+        seconds: if positive, the schedule also ends after this much time, whichever comes first.
+        batch: samples a step, per GPU.
+        learning_rate: of AdamW.
+        muon_rate: of Muon, where the stage uses it.
+    """
+
+    steps: int = 1000
+    seconds: float = 0.0
+    batch: int = 24
+    learning_rate: float = 1e-3
+    muon_rate: float = 0.015
+
+
+@dataclass
+class Recipe:
+    """Everything that decides what the weights become.
+
+    Attributes:
+        model: name of the model config.
+        seed: of identities, motion, order and noise.
+        clips: rendered clips kept in GPU memory (uint8; 144 kB a frame), per GPU.
+        chunks: chunks of a clip.
+        compile: use torch.compile for the networks.
+        log_every: steps between log lines.
+        autoencoder, reader, dit: the stages, in this order. The reader is the network that `characters evaluate`
+            reads mouth and pose off frames with.
+    """
+
+    model: str = "small"
+    seed: int = 1
+    clips: int = 4096
+    chunks: int = 24
+    compile: bool = True
+    log_every: int = 100
+    autoencoder: Stage = field(default_factory=Stage)
+    reader: Stage = field(default_factory=Stage)
+    dit: Stage = field(default_factory=Stage)
+
+
+def load_recipe(name: str) -> Recipe:
+    """Read conf/train/NAME.yaml, or a path to a YAML file.
+
+    Raises:
+        UserError: unknown name, unknown or ill-typed key.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPE_FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        names = ", ".join(sorted(p.stem for p in RECIPE_FOLDER.glob("*.yaml")))
+        raise UserError(f"there is no recipe {name!r}; the recipes are: {names}")
+    return load_yaml(path, Recipe)

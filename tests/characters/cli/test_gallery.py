@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from characters.character import load_character
+from characters.media.portrait import load_portrait
+
+RunFixture = Callable[..., object]
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (600, 500, 3), np.uint8)).save(tmp_path / "me.png")
+    return tmp_path / "me.png"
+
+
+def test_list(run: RunFixture, pip: Path) -> None:
+    result = run("list")
+    assert result.code == 0 and "pip" in result.out and "Pip" in result.out
+    assert str(pip.parent) in result.out
+
+
+def test_new_makes_a_character_that_loads(run: RunFixture, own_characters: Path, picture: Path) -> None:
+    args = ("new", "--portrait", picture, "--name", "Ann: the 'second'", "--greeting", "Hi!\nYou?", "--voice", "flite")
+    result = run(*args)
+    folder = own_characters / "ann-the-second"
+    assert result.code == 0 and str(folder / "preview.png") in result.out
+    made = load_character("ann-the-second")
+    assert made.character.name == "Ann: the 'second'"
+    assert made.character.greeting == "Hi!\nYou?" and made.character.voice.engine == "flite"
+    with Image.open(folder / "portrait.png") as image:
+        assert image.size == (704, 1088)
+    with Image.open(folder / "preview.png") as image:
+        assert image.size == (176, 272)
+        assert (np.asarray(image) == load_portrait(made.portrait, 272, 176)).all()
+    assert [p.name for p in own_characters.iterdir()] == ["ann-the-second"]
+
+    again = run(*args)
+    assert again.code == 2 and "--force" in again.err
+    (folder / "note.txt").write_text("old")
+    assert run(*args, "--force").code == 0
+    assert not (folder / "note.txt").exists()
+    assert [p.name for p in own_characters.iterdir()] == ["ann-the-second"]
+
+
+def test_new_in_a_folder_of_choice(run: RunFixture, tmp_path: Path, picture: Path) -> None:
+    result = run("new", "--portrait", picture, "--name", "Ann", "--out", tmp_path / "deep" / "ann")
+    assert result.code == 0
+    assert load_character(tmp_path / "deep" / "ann").character.name == "Ann"
+
+
+def test_new_touches_no_other_folder(run: RunFixture, tmp_path: Path, picture: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+    for target in (tmp_path / "photos", picture):
+        result = run("new", "--portrait", picture, "--name", "Ann", "--out", target, "--force")
+        assert result.code == 2 and "no character" in result.err
+    assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
+
+
+def test_new_refuses_in_one_line_and_leaves_nothing(run: RunFixture, own_characters: Path, picture: Path) -> None:
+    (picture.parent / "bad.png").write_bytes(picture.read_bytes()[:3_000])
+    for args, message in [
+        (("--portrait", picture, "--name", "..."), "no name for a character"),
+        (("--portrait", picture.parent / "bad.png", "--name", "Ann"), "damaged"),
+        (("--portrait", picture.parent / "gone.png", "--name", "Ann"), "does not exist"),
+        (("--portrait", picture, "--name", "Ann", "--voice", "opera"), "opera"),
+        (("--portrait", picture, "--name", "Ann", "--out", "/proc/ann"), "cannot write"),
+        (("--portrait", picture, "--name", "Ann", "--out", picture / "ann"), "cannot write"),
+    ]:
+        result = run("new", *args)
+        assert result.code == 2 and message in result.err and result.err.count("\n") == 1, result.err
+    assert list(own_characters.iterdir()) == []

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from characters.character import Voice, list_characters, load_character, slugify
+from characters.errors import UserError
+
+
+def test_found_by_name_and_by_folder(pip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pip", "Pip", str(pip), str(pip / "character.yaml")):
+        loaded = load_character(name)
+        assert loaded.slug == "pip"
+        assert loaded.character.name == "Pip"
+        assert loaded.character.voice == Voice(speed=1.1)
+        assert loaded.portrait == pip.resolve() / "portrait.png"
+    monkeypatch.chdir(pip)
+    assert load_character(".").slug == "pip"
+
+
+def test_own_characters_are_listed_beside_the_gallery(pip: Path) -> None:
+    slugs = [c.slug for c in list_characters()]
+    assert "pip" in slugs
+    assert slugs == sorted(slugs)
+
+
+def test_a_broken_one_does_not_hide_the_others(pip: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (pip.parent / "bad").mkdir()
+    (pip.parent / "bad" / "character.yaml").write_text("nam: Bad\n")
+    assert [c.slug for c in list_characters() if c.folder.parent == pip.parent] == ["pip"]
+
+
+def test_unknown_names_get_the_nearest(pip: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no character named 'pipp'; did you mean 'pip'"):
+        load_character("pipp")
+    with pytest.raises(UserError, match="no character named ''"):
+        load_character("")
+    with pytest.raises(UserError, match="no folder of a character"):
+        load_character(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"it has no character\.yaml"):
+        load_character(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: P\nportrait: portrait.png\nvoise: {}\n", "unknown key 'voise'; did you mean 'voice'"),
+        ("name: P\n", "missing key 'portrait'"),
+        ("name: P\nportrait: gone.png\n", "'gone.png' does not exist"),
+        ("name: P\nportrait: ../secret.png\n", "lies outside"),
+        ("name: P\nportrait: /etc/hostname\n", "lies outside"),
+        ("name: P\nportrait: link.png\n", "lies outside"),
+        ("name: P\nportrait: .\n", "does not exist"),
+        ("name: ' '\nportrait: portrait.png\n", "name is empty"),
+        ("name: P\nportrait: portrait.png\nvoice: {speed: 9}\n", r"voice.speed is 9; it must lie between 0.5 and 2"),
+        ("name: P\nportrait: portrait.png\nvoice: {pitch: .nan}\n", r"voice.pitch is nan"),
+    ],
+)
+def test_bad_folders(pip: Path, text: str, message: str) -> None:
+    (pip.parent / "secret.png").write_bytes(b"")
+    (pip / "link.png").symlink_to(pip.parent / "secret.png")
+    (pip / "character.yaml").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_character("pip")
+
+
+def test_slugs() -> None:
+    assert slugify("  Ada  Lovelace, II ") == "ada-lovelace-ii"
+    assert slugify("Zoë") == "zoë"
+    assert slugify("../../etc") == "etc"
+    for name in ("", "...", "x" * 101):
+        with pytest.raises(UserError, match="no name for a character"):
+            slugify(name)
