@@ -9,6 +9,16 @@ import click
 from characters.training.recipe import load_recipe
 from characters.training.run import STAGES
 from characters.training.run import train as run_recipe
+from characters.training.speech_corpus import build
+
+
+@click.command()
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for speech.npz.")
+@click.option("--minutes", default=300.0, show_default=True, help="Length of the speech.")
+@click.option("--seed", default=1, show_default=True)
+def corpus(out: Path, minutes: float, seed: int) -> None:
+    """Make the speech corpus that training needs, with hibari-tts and espeak-ng."""
+    click.echo(build(out, minutes, seed))
 
 
 @click.command()

@@ -1,24 +1,11 @@
-"""Background, neck, shoulders and clothes."""
+"""Neck, shoulders and clothes."""
 
 from __future__ import annotations
 
 import torch
 
 from characters.drawing.scene import HEAD_Y, SHIFT, Scene
-from characters.drawing.shapes import circle, cover, ellipse, glow, polygon, smooth_max
-
-
-def draw_background(scene: Scene) -> None:
-    """Fill the picture: a soft gradient, a large disc behind the head and a light from one corner."""
-    angle = scene["ground_angle"]
-    ramp = ((torch.cos(angle) * scene.x + torch.sin(angle) * (scene.y - 136)) / 260 + 0.5).clamp(0, 1)
-    scene.image.copy_(torch.lerp(scene["ground"], scene["ground_low"], ramp[:, None]))
-    disc = circle(scene.x - scene["disc_x"], scene.y - scene["disc_y"], scene["disc_size"])
-    scene.paint(scene["disc"], cover(disc, 1.5) * scene["has_disc"])
-    halo = circle(scene.x - 60 * scene["light"] * -1, scene.y - 40, 40.0)
-    scene.paint(scene["disc"], glow(halo, 170.0) * 0.45)
-    hill = scene.y - scene["hill_y"] - 0.22 * scene["hill_tilt"] * scene.x + 0.0015 * scene.x.square()
-    scene.paint(scene["ground_low"], cover(-hill, 2.0) * scene["has_hill"] * 0.6)
+from characters.drawing.shapes import cover, ellipse, glow, polygon, smooth_max
 
 
 def draw_body(scene: Scene) -> None:
@@ -46,7 +33,7 @@ def draw_body(scene: Scene) -> None:
     # neckline: a rim of another tone, then skin (or a shirt) that joins the neck
     scoop = ellipse(x, y - scene["collar_y"], wide + scene["collar_width"], scene["collar_depth"])
     depth = scene["v_depth"]
-    wedge = polygon(x.abs(), y, (-9.0, -14.0), (wide + 5, -14.0), (0.0 * depth, depth), (-9.0, depth))
+    wedge = polygon(x.abs(), y, (-9.0, -14.0), (wide + 5, -14.0), (0.0, depth), (-9.0, depth))
     neckline = torch.lerp(scoop, wedge, scene["has_v"])
     scene.paint(scene["collar"], cover(neckline - 4.5) * cover(ridge - y) * scene["has_rim"] * cloth)
     bare = cover(torch.maximum(neckline, ridge - y - 1)) * scene["bare"]
@@ -59,14 +46,17 @@ def draw_body(scene: Scene) -> None:
     chin = ellipse(scene.u - 3 * light, scene.v - scene["face_low"] + 7, wide * 1.6, 21.0)
     scene.tint(scene["shade_deep"], cover(chin, 4.0) * torch.maximum(column, bare) * 0.85)
 
+    # suit: tie and lapels; shirt: flaps of the collar
     tie = torch.maximum(x.abs() - 4.5 - 0.06 * y.clamp(min=0), -(y - 10))
     scene.paint(scene["accent"], cover(tie) * scene["has_tie"])
     lapel = torch.maximum(wedge - 11, -wedge)
-    notch = (x.abs() * 0.5 + y - 30).abs() - 1.0
-    scene.paint(scene["cloth_light"], cover(torch.maximum(lapel, -notch * 1.0)) * cloth * scene["has_lapel"])
+    notch = 1.0 - (x.abs() * 0.5 + y - 30).abs()
+    scene.paint(scene["cloth_light"], cover(torch.maximum(lapel, notch)) * cloth * scene["has_lapel"])
     flap = polygon(x.abs(), y, (1.0, 5.0), (wide * 0.75, -10.0), (wide + 5, -15.0), (wide * 0.8 + 6, 17.0))
     scene.tint(scene["shade_deep"], cover(flap - 2.5, 3.0) * cloth * scene["has_flaps"])
     scene.paint(scene["shirt"], cover(flap) * scene["has_flaps"])
+
+    # turtleneck: a folded tube around the neck
     roll = smooth_max(neck_x.abs() - wide - 3.5 - 0.5 * flare, (y + 1).abs() - scene["roll_height"], 9.0)
     scene.tint(scene["shade_deep"], cover(roll - 3, 4.0) * cloth * scene["has_roll"])
     rolled = cover(roll) * scene["has_roll"]
@@ -74,6 +64,8 @@ def draw_body(scene: Scene) -> None:
     fold = smooth_max(roll + 0.5, 3 - y, 4.0)
     scene.paint(scene["shirt"], cover(fold) * rolled * 0.3)
     scene.tint(scene["shade_deep"], cover(chin + 4, 4.0) * rolled * 0.6)
+
+    # front of a hood
     outer = ellipse(x, y - 5, scene["hood_width"] * 0.98, 28.0)
     inner = ellipse(x, y + 5, scene["hood_width"] * 0.56, 26.0)
     front = torch.maximum(smooth_max(outer, -inner, 5.0), -2 - y)

@@ -24,7 +24,7 @@ def draw_eyes(scene: Scene, head: Tensor) -> None:
     shape = scene["eye_shape"]
     curve = arch(x, width, shape)
     # both lids meet a little below the middle; the upper one does most of the way and follows the gaze
-    lid = up * (1 - 0.12 * motion["gaze_y"].clamp(min=0)) * scene["eye_open"]
+    lid = up * (1 - 0.2 * motion["gaze_y"].clamp(-0.6, 1)) * scene["eye_open"]
     meet = 0.45 * low
     upper = torch.lerp(-lid * curve, meet * curve, blink)
     lower = torch.lerp(low * (1 - squint) * curve, meet * curve, blink)
@@ -83,7 +83,7 @@ def draw_brows(scene: Scene, head: Tensor) -> None:
     scene.paint(scene["brow_colour"], cover(distance) * head * scene["has_brow"])
 
 
-def draw_glasses(scene: Scene, head: Tensor) -> None:
+def draw_glasses(scene: Scene) -> None:
     """Paint rims, bridge and temples of a pair of glasses with a faint reflection."""
     width = scene["eye_x"] - scene["glasses_gap"]
     x, y = scene.face_u.abs() - scene["eye_x"] - 0.5, scene.face_v - scene["eye_y"] - 1.0

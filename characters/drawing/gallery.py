@@ -35,7 +35,7 @@ def design(kind: str, build: str, hair: str, clothes: str, colours: dict[str, st
         kind: "human", "animal" or "robot".
         build: a species or a make of robot; ignored for people.
         hair, clothes: names of styles.
-        colours: "#rrggbb" by name; ground, ground_low, disc, cloth, collar, accent, skin, lip and brow_colour are needed.
+        colours: "#rrggbb" by name; those without a default in COLOURS are needed.
         traits: numbers that replace the middle of the styles' ranges.
 
     Returns:

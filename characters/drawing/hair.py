@@ -50,20 +50,21 @@ def draw_back_hair(scene: Scene, shape: Tensor) -> None:
 
 
 def hairline(scene: Scene) -> Tensor:
-    """Row [N, h, w], in face coordinates, where the hair ends on the forehead: high at the parting."""
+    """Distance [N, h, w] to the line where the hair ends on the forehead, high at the parting; negative in the hair."""
     u = scene.face_u - scene["hair_part"]
     reach = scene["face_width"] + scene["hair_part"] * torch.sign(-u)
-    along = (u.abs() / reach).clamp(max=1.3)
+    along = (u.abs() / reach).clamp(1e-3, 1.3)
     swept = scene["hair_sweep"] * 1.2 * along.square() / (along + 0.2)
-    return scene["hair_line"] + swept + scene["hair_drop"] * along.clamp(min=1e-3).pow(scene["hair_power"])
+    fall = scene["hair_drop"] * along.pow(scene["hair_power"])
+    # rows are no distance where the line is steep: divide by the length of the gradient
+    slope = (fall * scene["hair_power"] / along + scene["hair_sweep"]) / reach
+    return (scene.face_v - scene["hair_line"] - swept - fall) / torch.sqrt(1 + slope * slope)
 
 
 def draw_front_hair(scene: Scene, shape: Tensor, head: Tensor) -> None:
     """Paint the hair on the forehead and temples, its soft shadow on the skin, and its shine."""
     on = scene["has_hair"]
-    line = scene.face_v - hairline(scene)
-    slope = 1 + 0.9 * (scene.face_u / scene["face_width"]).abs().clamp(max=1)
-    line = line / slope
+    line = hairline(scene)
     scene.tint(scene["shade"], cover(line - 4.5, 5.0) * head * on)
     front = cover(smooth_max(shape, line, 4.0)) * on
     scene.paint(scene["hair"], front)
@@ -85,7 +86,7 @@ def draw_front_hair(scene: Scene, shape: Tensor, head: Tensor) -> None:
     scene.paint(scene["hair_light"], shine * front * scene["hair_shine"])
 
 
-def draw_hat(scene: Scene, shape: Tensor) -> None:
+def draw_hat(scene: Scene) -> None:
     """Paint a beanie: crown, folded brim and shading."""
     on = scene["has_hat"]
     width = scene["face_width"] + 6

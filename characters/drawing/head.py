@@ -6,7 +6,18 @@ import torch
 from torch import Tensor
 
 from characters.drawing.scene import Scene
-from characters.drawing.shapes import box, circle, cover, ellipse, glow, rotate, smooth_max, smooth_min, superellipse
+from characters.drawing.shapes import (
+    box,
+    circle,
+    cover,
+    ellipse,
+    glow,
+    rotate,
+    smooth_max,
+    smooth_min,
+    smoothstep,
+    superellipse,
+)
 
 CHIN_DROP = 8.0  # pixels that the chin falls when the mouth is fully open
 FAR = 1e3  # added to the distance of a shape that an identity lacks
@@ -59,11 +70,10 @@ def draw_antenna(scene: Scene) -> None:
     scene.paint(scene["accent"], cover(circle(u, scene.v - top, 6.0)) * scene["has_antenna"])
 
 
-def draw_head(scene: Scene, distance: Tensor) -> Tensor:
-    """Paint the bare head with its shading and return its coverage [N, h, w]."""
+def draw_head(scene: Scene, distance: Tensor, head: Tensor) -> None:
+    """Paint the bare head with its shading; `head` is its coverage [N, h, w]."""
     u, v = scene.u, scene.v
     light = scene["light"]
-    head = cover(distance)
     scene.paint(scene["skin"], head)
     # one big soft shadow on the far side and under the brow, one light on the near cheek
     side = ellipse(u + light * 20, v + 12, scene["face_width"] * 1.12, scene["face_low"] * 1.15)
@@ -72,11 +82,10 @@ def draw_head(scene: Scene, distance: Tensor) -> Tensor:
     scene.paint(scene["skin_light"], glow(lit, 40.0) * head * 0.5)
     rim = (1 - cover(distance + 2.2, 3.0)) * head * cover(u * light - 14, 30.0)
     scene.paint(scene["skin_light"], rim * scene["rim_light"])
-    return head
 
 
 def draw_marks(scene: Scene, head: Tensor) -> None:
-    """Paint muzzle, blaze, face plate or screen, cheeks and freckle-free blush."""
+    """Paint what marks a face: screen, blaze, muzzle and blush."""
     u, v = scene.face_u, scene.face_v
     grow = 2.5 * scene.pose.mouth["open"]  # a screen follows the jaw
     tall = scene["screen_height"]
@@ -124,9 +133,10 @@ def draw_beard(scene: Scene, head: Tensor, distance: Tensor) -> None:
     u, v = scene.face_u, scene.face_v
     open_ = scene.pose.mouth["open"]
     clear = ellipse(u, v - scene["mouth_y"] + 22 - 3 * open_, scene["face_width"] * 0.80, 34.0 + 2 * open_)
-    beard = smooth_max(-clear, -(v + 6.0), 4.0)
+    beard = smooth_max(-clear, -(v + 8.0), 4.0)
     beard = torch.maximum(beard, distance - scene["beard_size"])
-    scene.paint(scene["beard"], cover(beard, 2.0) * scene["has_beard"])
+    fade = smoothstep(v, -8.0, 10.0)  # sideburns thin out
+    scene.paint(scene["beard"], cover(beard, 2.0) * fade * scene["has_beard"])
     chin = ellipse(u, v - scene["mouth_y"] - 20 - 12 * open_, scene["goatee_width"], 10.0 + 2 * open_)
     scene.paint(scene["beard"], cover(chin, 2.0) * head * scene["has_goatee"])
     lift = 0.5 * (scene["mouth_y"] + scene["nose_y"]) + 1.0

@@ -101,6 +101,8 @@ def sample_identities(n: int, *, seed: int, device: str | torch.device = "cpu") 
     t["has_hat"] = human * s.chance(0.09) * (1 - fabric) * (t["has_knot"] < 0.5)
     t["has_hat"] = t["has_hat"] * (t["hair_top"] < 18)
     t["has_ears"] = t["has_ears"] * (1 - fabric)
+    for name, most in (("hair_top", 6.0), ("quiff", 0.0), ("hair_curl", 2.0)):
+        t[name] = torch.where(t["has_hat"] > 0, t[name].clamp(max=most), t[name])
     t["has_headphones"] = human * s.chance(0.07) * (1 - fabric) * (1 - t["has_hat"]) * (t["hair_top"] < 18)
     t["has_band"] = s.chance(0.16) * (1 - t["has_lapel"]) * (1 - t["has_v"])
     t["has_roll"] = torch.maximum(t["has_roll"], fabric)
@@ -213,16 +215,29 @@ def derive_colours(t: dict[str, Tensor]) -> None:
 
 # what a probe can read off a frame
 VISIBLE = (
-    "skin", "hair", "cloth", "collar", "ground", "ground_low", "iris", "lip",
+    "skin", "hair", "cloth", "ground", "ground_low", "iris", "lip",
     "kind", "face_width", "face_low", "jaw", "mouth_width", "mouth_y", "mouth_height", "lip_lower", "eye_x", "eye_y",
     "eye_width", "eye_up", "iris_size", "brow_thick", "nose_y", "nose_width", "has_glasses", "has_hair", "hair_length",
 )  # fmt: skip
 
 
 def identity_vector(identities: Identities) -> Tensor:
-    """The traits a probe can read off a frame: float32 [N, K], raw units (RGB, pixels, 0 or 1), order of VISIBLE."""
-    columns = (identities[name] for name in VISIBLE)
-    return torch.cat([column[:, None] if column.ndim == 1 else column for column in columns], 1)
+    """The traits a probe can read off a frame: float32 [N, 40], raw units (RGB, pixels, 0 or 1), order of VISIBLE.
+
+    Traits of something that a character lacks (the hair of a robot) are 0, as nothing in the frame tells them.
+    """
+    nose = identities["human_nose"] + identities["animal_nose"]
+    there = {"hair": "has_hair", "hair_length": "has_hair", "brow_thick": "has_brow"}
+    masks = {name: (identities[flag] > 0).float() for name, flag in there.items()} | {
+        "nose_y": nose,
+        "nose_width": nose,
+    }
+    columns = []
+    for name in VISIBLE:
+        column = identities[name]
+        column = column[:, None] if column.ndim == 1 else column
+        columns.append(column * masks[name][:, None] if name in masks else column)
+    return torch.cat(columns, 1)
 
 
 def select(identities: Identities, index: int | slice | Tensor | Sequence[int]) -> Identities:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from characters.drawing import body, eyes, hair, head
+from characters.drawing.background import draw_background
 from characters.drawing.mouth import YAW_SHIFT, draw_mouth
-from characters.drawing.scene import Identities, Pose, Scene, new_scene, to_frame
+from characters.drawing.scene import Identities, Pose, new_scene, to_frame
+from characters.drawing.shapes import cover
 
 CPU_BATCH = 8  # frames drawn at once on a CPU, so that a layer stays in the cache
 
@@ -38,30 +42,32 @@ def draw(identities: Identities, motion: Tensor, mouth: Tensor) -> Tensor:
     """`render` for one batch, as a pure function of tensors: the one to hand to torch.compile."""
     scene = new_scene(identities, motion, mouth)
     hair_shape, head_shape = hair.outline(scene), head.head_distance(scene)
-    body.draw_background(scene)
-    head.draw_antenna(scene)
+    coverage = cover(head_shape)
+
+    def within(window: tuple[int, ...], layer: Callable[..., None], *masks: Tensor) -> None:
+        """Draw a layer in the part of the picture (top, bottom, left, right) that it can reach."""
+        top, bottom, left, right = window
+        part = scene.window(*window)
+        layer(part, *(mask[:, top:bottom, left:right] for mask in masks))
+        scene.paste(part, *window)
+
+    draw_background(scene)
+    within((0, 130, 50, 126), head.draw_antenna)
     hair.draw_back_hair(scene, hair_shape)
-    body.draw_body(scene.rows(110, 272))
-    head.draw_ears(scene)
-    coverage = head.draw_head(scene, head_shape)
-
-    def band(top: int, bottom: int) -> tuple[Scene, Tensor]:
-        return scene.rows(top, bottom), coverage[:, top:bottom]
-
-    head.draw_marks(*band(30, 215))
-    low, low_head = band(120, 215)
-    head.draw_beard(low, low_head, head_shape[:, 120:215])
-    draw_mouth(low, low_head)
-    head.draw_nose(*band(100, 190))
-    middle, middle_head = band(70, 170)
-    eyes.draw_eyes(middle, middle_head)
+    within((110, 272, 0, 176), body.draw_body)
+    within((0, 200, 0, 176), head.draw_ears)
+    head.draw_head(scene, head_shape, coverage)
+    within((30, 215, 0, 176), head.draw_marks, coverage)
+    within((90, 220, 16, 160), head.draw_beard, coverage, head_shape)
+    within((130, 215, 26, 150), draw_mouth, coverage)
+    within((105, 185, 44, 132), head.draw_nose, coverage)
+    within((80, 160, 16, 160), eyes.draw_eyes, coverage)
     hair.draw_front_hair(scene, hair_shape, coverage)
-    eyes.draw_brows(middle, middle_head)
-    eyes.draw_glasses(middle, middle_head)
-    top = scene.rows(0, 130)
-    hair.draw_headphones(scene.rows(20, 170))
-    hair.draw_hat(top, hair_shape[:, :130])
-    return scene.image.clamp_(0, 1)
+    within((65, 150, 16, 160), eyes.draw_brows, coverage)
+    within((85, 165, 0, 176), eyes.draw_glasses)
+    within((20, 170, 0, 176), hair.draw_headphones)
+    within((0, 130, 0, 176), hair.draw_hat)
+    return scene.image.clamp(0, 1)
 
 
 def mouth_centre(identities: Identities, motion: Tensor) -> Tensor:

@@ -38,14 +38,14 @@ class Pose:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scene:
-    """A window of the picture with its coordinate systems; layers paint into `image` in place.
+    """A window of the picture with its coordinate systems; each layer replaces `image` by a painted one.
 
     Attributes:
         traits: who is drawn; read through `scene["name"]`, [N, 1, 1] for numbers and [N, 3, 1, 1] for colours.
         pose: motion and mouth of this frame.
-        image: float32 [N, 3, h, w] in [0, 1], shared with the full picture.
+        image: float32 [N, 3, h, w] in [0, 1].
         x, y: frame coordinates [1, h, w]; x from the vertical axis, y from the top.
         u, v: head coordinates [N, h, w], origin in the middle of the head.
         face_u, face_v: face coordinates [N, h, w]; they slide over the head with yaw and pitch.
@@ -65,23 +65,24 @@ class Scene:
         value = self.traits[name]
         return value[:, None, None] if value.ndim == 1 else value[:, :, None, None]
 
-    def rows(self, top: int, bottom: int) -> Scene:
-        """The same scene restricted to a band of rows: cheaper for small parts."""
-        return Scene(
-            self.traits,
-            self.pose,
-            self.image[:, :, top:bottom],
-            *(grid[:, top:bottom] for grid in (self.x.expand_as(self.u), self.y.expand_as(self.u))),
-            *(grid[:, top:bottom] for grid in (self.u, self.v, self.face_u, self.face_v)),
-        )
+    def window(self, top: int, bottom: int, left: int = 0, right: int = WIDTH) -> Scene:
+        """The same scene restricted to a part of the picture: cheaper for small features. `paste` brings it back."""
+        part = (slice(None), slice(top, bottom), slice(left, right))
+        grids = (self.x.expand_as(self.u), self.y.expand_as(self.u), self.u, self.v, self.face_u, self.face_v)
+        image = self.image[:, :, top:bottom, left:right]
+        return Scene(self.traits, self.pose, image, *(grid[part] for grid in grids))
+
+    def paste(self, part: Scene, top: int, bottom: int, left: int = 0, right: int = WIDTH) -> None:
+        """Put the image of a window back into this one."""
+        self.image[:, :, top:bottom, left:right] = part.image
 
     def paint(self, colour: Tensor, alpha: Tensor) -> None:
         """Lay `colour` [N, 3, 1, 1] or [N, 3, h, w] over the image where `alpha` [N, h, w] is 1."""
-        self.image.lerp_(colour.expand_as(self.image), alpha[:, None].expand_as(self.image))
+        self.image = torch.lerp(self.image, colour, alpha[:, None])
 
     def tint(self, factor: Tensor, alpha: Tensor) -> None:
         """Multiply the image by `factor` (like `paint`'s colour) where `alpha` is 1: shadows on any ground."""
-        self.image.mul_(1 + (factor - 1) * alpha[:, None])
+        self.image = self.image * (1 + (factor - 1) * alpha[:, None])
 
 
 def head_origin(pose: Pose, traits: Identities) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ EDGE = 1.3  # width of an anti-aliased edge in pixels
 
 def cover(distance: Tensor, edge: float | Tensor = EDGE) -> Tensor:
     """Coverage in [0, 1] of a shape whose border is `edge` pixels wide, centred on distance 0."""
-    return (0.5 - distance / edge).clamp(0, 1)
+    return (distance * (-1 / edge)).add_(0.5).clamp_(0, 1)
 
 
 def glow(distance: Tensor, edge: float | Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def ellipse(x: Tensor, y: Tensor, radius_x: float | Tensor, radius_y: float | Te
     p, q = x / radius_x, y / radius_y
     level = torch.sqrt(p * p + q * q + 1e-8)
     p, q = p / radius_x, q / radius_y
-    return level * (level - 1) / torch.sqrt(p * p + q * q + 1e-8)
+    return level * (level - 1) / torch.sqrt(p * p + q * q + 1e-8 / (radius_x * radius_y))
 
 
 def circle(x: Tensor, y: Tensor, radius: float | Tensor) -> Tensor:

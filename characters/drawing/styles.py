@@ -15,7 +15,7 @@ COMMON: dict[str, Range] = {
     "pupil_size": (0.42, 0.55),
     "brow_arch": (0.5, 4.0),
     "brow_slant": (-1.2, 1.6),
-    "mouth_smile": (2.0, 6.0),
+    "mouth_smile": (3.0, 7.0),
     "rim_light": (0.1, 0.5),
     "beard_size": (0.0, 5.0),
     "goatee_width": (9, 15),
@@ -152,7 +152,7 @@ SPECIES: dict[str, dict[str, Range]] = {
         "tuft_x": (44, 46), "tuft_y": (28, 32), "tuft_size": (17, 20), "has_blaze": (0.0, 0.9), "blaze_width": (5, 9),
     },
     "dog": ANIMAL | {
-        "ear_x": (52, 56), "ear_y": (-14, -4), "ear_width": (15, 18), "ear_height": (34, 42),
+        "ear_x": (56, 60), "ear_y": (-16, -6), "ear_width": (15, 18), "ear_height": (34, 42),
         "ear_angle": (-0.35, -0.2), "has_ear_inner": NO, "has_blaze": (0.0, 1.0), "blaze_width": (8, 13),
         "muzzle_width": (33, 38), "muzzle_height": (25, 28), "nose_width": (10, 13),
     },
@@ -290,16 +290,19 @@ HAIR: dict[str, dict[str, Range]] = {
     },
     "afro": _SHORT | {
         "hair_top": (22, 32), "hair_side": (16, 24), "hair_length": (32, 50), "hair_line": (-44, -36),
-        "hair_drop": (46, 60), "hair_curl": (2, 4), "hair_lobes": (8, 11), "hair_flare": (-0.3, -0.15), "hair_shine": (0.1, 0.3),
+        "hair_drop": (46, 60), "hair_curl": (2, 4), "hair_lobes": (8, 11), "hair_flare": (-0.3, -0.15),
+        "hair_shine": (0.1, 0.3),
     },
     "curly": _SHORT | {
         "hair_top": (13, 18), "hair_side": (6, 11), "hair_length": (20, 70), "hair_line": (-44, -34),
-        "hair_drop": (50, 70), "hair_curl": (4, 6), "hair_lobes": (6, 9), "hair_flare": (-0.2, 0.0), "hair_part": (0, 18),
+        "hair_drop": (50, 70), "hair_curl": (4, 6), "hair_lobes": (6, 9), "hair_flare": (-0.2, 0.0),
+        "hair_part": (0, 18),
     },
     "bald": _SHORT | {"has_hair": NO},
     "scarf": _SHORT | {
         "hair_top": (6, 9), "hair_side": (5, 8), "hair_length": (100, 120), "hair_line": (-42, -36),
-        "hair_drop": (62, 76), "hair_power": (2.4, 3.2), "hair_part": NO, "hair_shine": (0.0, 0.15), "quiff": NO, "hair_locks": NO, "is_fabric": YES,
+        "hair_drop": (62, 76), "hair_power": (2.4, 3.2), "hair_part": NO, "hair_shine": (0.0, 0.15),
+        "quiff": NO, "hair_locks": NO, "is_fabric": YES,
     },
 }  # fmt: skip
 HAIR_WEIGHTS = {

@@ -16,23 +16,25 @@ from torch import Tensor
 
 # Thresholds in 255ths: mean difference of a tile, and excess of the root mean square of fine detail.
 MISPLACED = 16.0
-TEXTURE = 9.0
+TEXTURE = 7.0
 # The share of a window's frames that must show an artefact in a place: a passing misfit of the mouth is not one.
 PERSISTENCE = 0.3
 REACH = 2  # half-size pixels that a tile may have moved: 4 pixels of the frame
 TILE = 7  # half-size pixels, the side of a tile
 STRIDE = 2  # half-size pixels from tile to tile
-TEXTURE_REACH = 4  # tiles around, within which the truth's detail counts: 16 pixels
+TEXTURE_REACH = 1  # tiles around, within which the truth's detail counts: 4 pixels
 FRAME_BATCH = 64
 
 
 @torch.inference_mode()
-def score_maps(frames: Tensor, truths: Sequence[Tensor]) -> Tensor:
+def score_maps(frames: Tensor, truths: Sequence[Tensor], moving: Sequence[Tensor] = ()) -> Tensor:
     """Score every tile of every frame.
 
     Args:
         frames: [n, 3, H, W] in [0, 1], or uint8.
         truths: one or more images of the same shape for each frame; a tile is judged by the one that fits it best.
+        moving: centres [n, 2] of mouth and eyes in pixels (x, y). A misfit there is twice as tolerable, because they
+            move faster than tiles can be matched; how well they move is measured elsewhere.
 
     Returns:
         float32 [n, h, w], tiles 4 pixels apart; 1 is the threshold.
@@ -42,7 +44,10 @@ def score_maps(frames: Tensor, truths: Sequence[Tensor]) -> Tensor:
         part = _float(frames[first : first + FRAME_BATCH])
         each = [_compare(part, _float(truth[first : first + FRAME_BATCH])) for truth in truths]
         maps.append(torch.stack(each).amin(0))
-    return torch.cat(maps)
+    scores = torch.cat(maps)
+    for centres in moving:
+        scores = scores / (1 + _bump(centres, *scores.shape[1:]))
+    return scores
 
 
 def window_score(maps: Tensor) -> Tensor:
@@ -70,7 +75,15 @@ def texture_against(frames: Tensor, portrait: Tensor) -> Tensor:
         float32 [n, h, w], like `score_maps`. Parts that only show in speech, teeth above all, count as detail too:
         look at these scores relative to those of the first seconds.
     """
-    return _texture(_float(frames), _float(portrait), 2 * TEXTURE_REACH) / TEXTURE
+    return _texture(_float(frames), _float(portrait), 4) / TEXTURE
+
+
+def _bump(centres: Tensor, height: int, width: int) -> Tensor:
+    """1 at each centre [n, 2] in pixels, falling over about 25 pixels: [n, height, width] tiles."""
+    pitch = 2 * STRIDE
+    x = (torch.arange(width, device=centres.device) + 0.5) * pitch - centres[:, :1]
+    y = (torch.arange(height, device=centres.device) + 0.5) * pitch - centres[:, 1:]
+    return torch.exp(-0.5 * ((x / 25)[:, None].square() + (y / 18)[..., None].square()))
 
 
 def _float(images: Tensor) -> Tensor:

@@ -49,11 +49,19 @@ def load_heldout() -> list[HeldoutClip]:
         texts = json.loads((FOLDER / "heldout.json").read_text("utf8"))
         with np.load(FOLDER / "heldout.npz") as curves:
             clips = [
-                HeldoutClip(name, name.rsplit("-", 1)[0], text, _decode(FOLDER / f"{name}.flac"), curves[name].astype(np.float32))
+                HeldoutClip(
+                    name,
+                    name.rsplit("-", 1)[0],
+                    text,
+                    _decode(FOLDER / f"{name}.flac"),
+                    curves[name].astype(np.float32),
+                )
                 for name, text in texts.items()
             ]
     except (OSError, KeyError, ValueError, av.FFmpegError) as error:
-        raise UserError(f"The held-out speech in {FOLDER} is incomplete ({error}); install the package again.") from error
+        raise UserError(
+            f"The held-out speech in {FOLDER} is incomplete ({error}); install the package again."
+        ) from error
     for clip in clips:
         if len(clip.pcm) * FPS != len(clip.mouth) * SAMPLE_RATE:
             raise UserError(f"{clip.name} in {FOLDER} has {len(clip.pcm)} samples but {len(clip.mouth)} mouth frames.")

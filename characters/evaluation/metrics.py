@@ -25,17 +25,27 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
     return float((a * b).sum() / scale) if len(a) > 2 and scale > 1e-9 * len(a) else float("nan")
 
 
+def lagged_correlation(truth: np.ndarray, measured: np.ndarray, lag: int) -> float:
+    """`correlation` with `measured` taken `lag` frames later; curves are [n]."""
+    n = len(truth)
+    return correlation(truth[max(0, -lag) : n - max(0, lag)], measured[max(0, lag) : n + min(0, lag)])
+
+
+def best(by_lag: dict[int, float]) -> int:
+    """The lag with the highest correlation, the smallest such lag in doubt; 0 if none is defined."""
+    defined = {lag: value for lag, value in by_lag.items() if np.isfinite(value)}
+    return max(defined, key=lambda lag: (defined[lag], -abs(lag)), default=0)
+
+
 def best_lag(truth: np.ndarray, measured: np.ndarray, reach: int = MAX_LAG) -> tuple[int, float]:
     """The shift at which two curves [n] agree best.
 
     Returns:
         (lag in frames, correlation there); positive: `measured` comes late. (0, NaN) if no correlation is defined.
     """
-    n = len(truth)
-    found = [(lag, correlation(truth[max(0, -lag) : n - max(0, lag)], measured[max(0, lag) : n + min(0, lag)]))
-             for lag in range(-reach, reach + 1)]  # fmt: skip
-    found = [pair for pair in found if np.isfinite(pair[1])]
-    return max(found, key=lambda pair: (pair[1], -abs(pair[0]))) if found else (0, float("nan"))
+    by_lag = {lag: lagged_correlation(truth, measured, lag) for lag in range(-reach, reach + 1)}
+    lag = best(by_lag)
+    return lag, by_lag[lag]
 
 
 def chunk_means(curve: np.ndarray) -> np.ndarray:
@@ -54,7 +64,8 @@ class Agreement:
 
     Attributes:
         clips: clips with a defined correlation.
-        mean: correlation at lag 0, averaged over clips. lag_frames, at_lag: mean best lag and correlation there.
+        mean: correlation at lag 0, averaged over clips.
+        lag_frames, at_lag: the lag of up to 4 frames at which that average is highest, and how high. Positive: late.
         pooled: correlation at lag 0 of all clips' deviations from their own means, joined.
         within: pooled correlation of the deviations from chunk means: motion at 24 Hz.
         chunk_mean: pooled correlation of the chunk means: motion at 6 Hz.
@@ -64,7 +75,7 @@ class Agreement:
     clips: int
     mean: float
     pooled: float
-    lag_frames: float
+    lag_frames: int
     at_lag: float
     within: float
     chunk_mean: float
@@ -78,9 +89,11 @@ class Agreement:
     @staticmethod
     def of(truth: Sequence[np.ndarray], measured: Sequence[np.ndarray]) -> Agreement:
         """From curves [4 * chunks], one pair a clip; lengths may differ between clips."""
-        each = [correlation(a, b) for a, b in zip(truth, measured, strict=True)]
-        lags = [best_lag(a, b) for a, b in zip(truth, measured, strict=True)]
-        lags = [pair for pair in lags if np.isfinite(pair[1])]
+        pairs = list(zip(truth, measured, strict=True))
+        each = [correlation(a, b) for a, b in pairs]
+        lags = range(-MAX_LAG, MAX_LAG + 1)
+        by_lag = {lag: _mean([lagged_correlation(a, b, lag) for a, b in pairs]) for lag in lags}
+        lag = best(by_lag)
 
         def join(curves: Sequence[np.ndarray]) -> np.ndarray:
             return np.concatenate([np.asarray(c, np.float64) - np.mean(c) for c in curves])
@@ -89,8 +102,8 @@ class Agreement:
             clips=int(np.isfinite(each).sum()),
             mean=_mean(each),
             pooled=correlation(join(truth), join(measured)),
-            lag_frames=_mean([lag for lag, _ in lags]),
-            at_lag=_mean([value for _, value in lags]),
+            lag_frames=lag,
+            at_lag=by_lag[lag],
             within=correlation(*(np.concatenate([within_chunks(c) for c in x]) for x in (truth, measured))),
             chunk_mean=correlation(*(join([chunk_means(c) for c in x]) for x in (truth, measured))),
             rms=float(np.sqrt(np.mean(np.square(np.concatenate(list(truth)) - np.concatenate(list(measured)))))),

@@ -16,7 +16,7 @@ KINDS = ("checkerboard", "ringing", "colour blob", "missing ear", "ghost edge")
 # Strengths are about: faint, what a viewer would notice, plain.
 STRENGTHS = {
     "checkerboard": (0.06, 0.15, 0.3),
-    "ringing": (0.3, 0.8, 1.6),
+    "ringing": (0.5, 1.2, 2.0),
     "colour blob": (0.08, 0.2, 0.4),
     "missing ear": (0.5, 0.8, 1.0),
     "ghost edge": (0.2, 0.4, 0.6),
@@ -89,22 +89,27 @@ class Detection:
 
 
 def validate(
-    frames: Tensor, truths: Sequence[Tensor], identities: Identities, motion: Tensor, mouth: Tensor
+    frames: Tensor,
+    truths: Sequence[Tensor],
+    moving: Sequence[Tensor],
+    identities: Identities,
+    motion: Tensor,
+    mouth: Tensor,
 ) -> tuple[float, list[Detection]]:
     """Measure detection and false alarms on windows of frames.
 
     Args:
         frames: [rows, n, 3, H, W] in [0, 1]: frames without artefacts, such as rendered ones through the autoencoder.
-        truths: images of the same shape, see `score_maps`.
+        truths: images of the same shape; moving: [rows, n, 2] each; see `score_maps`.
         identities, motion, mouth: what the frames show, as for `plant`.
 
     Returns:
         The rate of false alarms and the detections by kind and strength. Ears that hair covers don't count as missing.
     """
-    flat_truths = [t.flatten(0, 1) for t in truths]
+    flat_truths, flat_moving = ([x.flatten(0, 1) for x in each] for each in (truths, moving))
 
     def score(images: Tensor) -> Tensor:
-        maps = score_maps(images.flatten(0, 1), flat_truths)
+        maps = score_maps(images.flatten(0, 1), flat_truths, flat_moving)
         return window_score(maps.unflatten(0, frames.shape[:2]))
 
     detections = []

@@ -14,14 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from characters.chunk import MOTION_CHANNELS, MOUTH_CHANNELS
-from characters.drawing import HEIGHT, WIDTH
+from characters.drawing import HEIGHT, WIDTH, identity_vector, sample_identities
 from characters.model.checkpoint import load_weights
 
 # Windows (height, width) in pixels, and how far below the found centre they lie: the jaw opens downwards, brows lie up.
 MOUTH_WINDOW, MOUTH_DROP = (56, 80), 4.0
 EYE_WINDOW, EYE_DROP = (56, 104), -6.0
 
-IDENTITY_TRAITS = 43  # of `characters.drawing.identity_vector`
 LOCAL_CHANNELS = 8  # kept of each cell of 8x8 pixels in a window
 
 
@@ -31,7 +30,7 @@ class Reading(NamedTuple):
     Attributes:
         mouth: [batch, 5], MOUTH_CHANNELS.
         motion: [batch, 12], MOTION_CHANNELS.
-        identity: [batch, 43], `identity_vector` with zero mean and unit variance over the training identities.
+        identity: [batch, traits], `identity_vector` with zero mean and unit variance over the training identities.
         mouth_xy, eye_xy: [batch, 2], pixels, the middle of the mouth and the middle between the eyes.
     """
 
@@ -85,6 +84,8 @@ class FrameReader(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        traits = identity_vector(sample_identities(1, seed=0)).shape[1]
+        self.sizes = (len(MOUTH_CHANNELS), len(MOTION_CHANNELS), traits)
         self.trunk = nn.Sequential(
             nn.PixelUnshuffle(4),
             nn.Conv2d(48, 32, 3, stride=2, padding=1),
@@ -108,9 +109,9 @@ class FrameReader(nn.Module):
         # Mean colours of 16x16 tiles, as they are: normalisation layers elsewhere don't carry them.
         self.colours = nn.Sequential(nn.Linear(3 * 17 * 11, 32), nn.SiLU())
         self.mix = nn.Sequential(nn.Linear(48 + 64 + 64 + 32 + 4, 144), nn.SiLU())
-        self.head = nn.Linear(144, len(MOUTH_CHANNELS) + len(MOTION_CHANNELS) + IDENTITY_TRAITS)
-        self.register_buffer("mean", torch.zeros(IDENTITY_TRAITS))
-        self.register_buffer("std", torch.ones(IDENTITY_TRAITS))
+        self.head = nn.Linear(144, sum(self.sizes))
+        self.register_buffer("mean", torch.zeros(traits))
+        self.register_buffer("std", torch.ones(traits))
 
     @staticmethod
     def load(path: Path, device: torch.device | str = "cpu") -> FrameReader:
@@ -124,12 +125,12 @@ class FrameReader(nn.Module):
         return reader.to(device).eval().requires_grad_(False)
 
     def fit_traits(self, vectors: Tensor) -> None:
-        """Set the statistics of the traits from identity vectors [n, 43] in raw units."""
+        """Set the statistics of the traits from identity vectors [n, traits] in raw units."""
         self.mean.copy_(vectors.mean(0))
         self.std.copy_(vectors.std(0).clamp_min(1e-3))
 
     def normalise(self, vectors: Tensor) -> Tensor:
-        """Raw identity vectors [n, 43] -> the units of `Reading.identity`."""
+        """Raw identity vectors [n, traits] -> the units of `Reading.identity`."""
         return (vectors - self.mean) / self.std
 
     def forward(self, frames: Tensor, shift: Tensor | None = None) -> Reading:
@@ -156,8 +157,7 @@ class FrameReader(nn.Module):
             *(4 * at[:, 1:] / HEIGHT - 2 for at in (mouth_at, eye_at)),
         )
         out = self.head(self.mix(torch.cat([f.float() for f in features], 1))).float()
-        sizes = (len(MOUTH_CHANNELS), len(MOTION_CHANNELS), IDENTITY_TRAITS)
-        return Reading(*out.split(sizes, 1), mouth_xy, eye_xy)
+        return Reading(*out.split(self.sizes, 1), mouth_xy, eye_xy)
 
     @staticmethod
     def _centres(maps: Tensor) -> tuple[Tensor, Tensor]:

@@ -99,7 +99,8 @@ def encode_clips(autoencoder: Autoencoder, frames: Tensor) -> Tensor:
     like = autoencoder.mean
     chunks = frames.unflatten(1, (-1, FRAMES_PER_CHUNK))
     parts = [
-        autoencoder.encode(part.to(like.device).to(like.dtype) / 255) for part in chunks.flatten(0, 1).split(DECODE_BATCH)
+        autoencoder.encode(part.to(like.device).to(like.dtype) / 255)
+        for part in chunks.flatten(0, 1).split(DECODE_BATCH)
     ]
     return torch.cat(parts).unflatten(0, chunks.shape[:2])
 

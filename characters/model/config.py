@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def check(config: ModelConfig, where: str) -> None:
     )
     steps = config.sampler.steps
     require(
-        len(steps) > 0 and steps[0] == 1.0 and all(a > b > 0 for a, b in zip(steps, steps[1:], strict=False)),
+        len(steps) > 0 and steps[0] == 1.0 and all(a > b > 0 for a, b in itertools.pairwise(steps)),
         "sampler.steps must start at 1.0 and fall, staying above 0",
     )
     require(config.sampler.commit in ("reuse", "clean"), "sampler.commit must be reuse or clean")

@@ -11,7 +11,7 @@ from characters.model.autoencoder import Autoencoder
 from characters.model.checkpoint import save_weights
 from characters.model.config import load_model_config
 from characters.training.clips import ClipPool
-from characters.training.loop import Training, Workers
+from characters.training.loop import Training, Workers, split_optimisers
 from characters.training.recipe import Recipe
 
 # Noise added to latents in training, up to this share of their scale: what the DiT hands over isn't exact either.
@@ -29,11 +29,9 @@ def train_autoencoder(recipe: Recipe, pool: ClipPool, workers: Workers, folder: 
     model = Autoencoder(load_model_config(recipe.model)).to(device).to(memory_format=torch.channels_last)
     torch.manual_seed(recipe.seed + 1000 * (workers.rank + 1))
     stage = recipe.autoencoder
-    optimiser = torch.optim.AdamW(
-        model.parameters(), stage.learning_rate, (0.9, 0.98), weight_decay=1e-4, fused=device.type == "cuda"
-    )
+    optimisers = split_optimisers(model, stage, device, lambda name, p: p.ndim == 4)
     training = Training(
-        "autoencoder", stage, model, [optimiser], workers, folder, average=0.999, log_every=recipe.log_every
+        "autoencoder", stage, model, optimisers, workers, folder, average=0.999, log_every=recipe.log_every
     )
     encoder, decoder = model.encoder, model.decoder
     if recipe.compile:

@@ -18,8 +18,7 @@ from characters.model.window import ClipWindow
 from characters.training.augment import augment_mel
 from characters.training.autoencoder import reconstruction_loss
 from characters.training.clips import ClipPool
-from characters.training.loop import Training, Workers, in_batches
-from characters.training.muon import Muon
+from characters.training.loop import Training, Workers, in_batches, split_optimisers
 from characters.training.recipe import Recipe
 
 # Share of clips whose previous latents are the true ones; the others continue from the model's own predictions.
@@ -29,7 +28,7 @@ CONTEXT_NOISE = 0.4
 # Share of clips that let the model choose its motion.
 FREE_MOTION = 0.1
 # Chunks a step that are decoded for the pixel loss.
-PIXEL_CHUNKS = 40
+PIXEL_CHUNKS = 32
 
 
 class LatentPool:
@@ -77,17 +76,12 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
             torch.nn.init.zeros_(layer.weight)
             torch.nn.init.zeros_(layer.bias)
     torch.manual_seed(recipe.seed + 1000 * (workers.rank + 1))
-    hidden = [
-        p
-        for name, p in model.named_parameters()
-        if p.ndim == 2 and (name.startswith("blocks.") or ".audio.layers." in name)
-    ]
-    chosen = {id(p) for p in hidden}
-    rest = [p for p in model.parameters() if id(p) not in chosen]
-    optimisers = [
-        Muon(hidden, stage.muon_rate),
-        torch.optim.AdamW(rest, stage.learning_rate, (0.9, 0.98), weight_decay=0.0, fused=device.type == "cuda"),
-    ]
+    optimisers = split_optimisers(
+        model,
+        stage,
+        device,
+        lambda name, p: p.ndim == 2 and (name.startswith("blocks.") or ".audio.layers." in name),
+    )
     training = Training("dit", stage, model, optimisers, workers, folder, average=0.999, log_every=recipe.log_every)
     if recipe.compile:
         for block in model.blocks:
@@ -111,13 +105,12 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
         level = _noise_levels(batch, chunks, device)
         mix = level[..., None, None, None]
         noisy = (1 - mix) * truth + mix * torch.randn_like(truth)
-        heard = augment_mel(pool.corpus.heard(pool.first_chunk[clip], chunks))
-        mel = heard.unfold(1, WINDOW_FRAMES, MEL_FRAMES_PER_CHUNK).transpose(2, 3)
+        mel = _windows(augment_mel(pool.corpus.heard(pool.first_chunk[clip], chunks)))
         motion = pool.motion[clip].unflatten(1, (chunks, 4))
         steered = (~_with_probability(FREE_MOTION, batch, device)).float()
         with torch.autocast(device.type, torch.bfloat16):
             tokens, mouth = model.conditioning(
-                mel=mel.flatten(0, 1), motion=motion.flatten(0, 1), steered=steered.repeat_interleave(chunks)
+                mel=mel, motion=motion.flatten(0, 1), steered=steered.repeat_interleave(chunks)
             )
             tokens = tokens.unflatten(0, (batch, chunks))
             lead = lambda first, rows: torch.cat((first[:, None], rows), 1).flatten(0, 1)  # noqa: E731
@@ -133,8 +126,12 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
         data.made[clip] = made.detach().half()
         error = ((made - truth).square() * data.weights[clip]).mean((2, 3, 4))
         latent_loss = (error / (level + 0.2)).mean()
-        mouth_truth = pool.mouth[clip].unflatten(1, (chunks, 4)).flatten(0, 1)
-        mouth_loss = (mouth.float() - mouth_truth).square().mean()
+        mouth_loss = _mouth_error(mouth, pool.mouth[clip])
+        # Clips show a part of the speech; the audio encoder hears all of it.
+        elsewhere = torch.randint(2, pool.corpus.chunks - chunks - 1, (batch,), device=device)
+        with torch.autocast(device.type, torch.bfloat16):
+            _, mouth = model.conditioning.audio(_windows(augment_mel(pool.corpus.heard(elsewhere, chunks))))
+        mouth_loss = (mouth_loss + _mouth_error(mouth, pool.corpus.mouths(elsewhere, chunks))) / 2
         loss = latent_loss + 2 * mouth_loss
         figures = {"mouth": mouth_loss, "noise": _mean_where(error, level == 1)}
         if progress > 0.1:
@@ -146,6 +143,16 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
     if workers.rank == 0:
         save_weights(model, folder / "dit.safetensors")
     return model.eval()
+
+
+def _windows(heard: Tensor) -> Tensor:
+    """[batch, 32 + 16 * chunks, 80] -> [batch * chunks, 48, 80]."""
+    return heard.unfold(1, WINDOW_FRAMES, MEL_FRAMES_PER_CHUNK).transpose(2, 3).flatten(0, 1)
+
+
+def _mouth_error(mouth: Tensor, truth: Tensor) -> Tensor:
+    """mouth [batch * chunks, 4, 5], truth [batch, 4 * chunks, 5] -> mean squared error."""
+    return (mouth.float() - truth.unflatten(1, (-1, 4)).flatten(0, 1)).square().mean()
 
 
 def _with_probability(p: float, count: int, device: torch.device) -> Tensor:

@@ -30,7 +30,7 @@ VOICES = {
     "flite-rms": "flite:rms",
 }
 PAUSE = 0.3  # s before, between and after the sentences of a clip
-BITS = 11  # the lowest 4 of 16 are noise to the features; without them FLAC needs half the room
+BITS = 11  # of 16: the rest is below what the features resolve, and FLAC needs half the room without it
 
 
 def hibari_aligner(voice: HibariVoice, examples: int = 200, seed: int = 0) -> Aligner:

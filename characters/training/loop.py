@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from characters.training.muon import Muon
 from characters.training.recipe import Stage
 
 
@@ -39,6 +40,11 @@ class Workers:
                 dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
             return Workers(rank, count, chosen)
         return Workers(0, 1, torch.device(device))
+
+    def leave(self) -> None:
+        """Leave the process group."""
+        if self.count > 1:
+            dist.destroy_process_group()
 
     def average(self, tensors: list[Tensor]) -> None:
         """Replace each tensor by its mean over all processes, in place."""
@@ -222,6 +228,21 @@ class Training:
             optimiser.load_state_dict(saved)
         if self.workers.rank == 0:
             tqdm.write(f"{self.name}: resumed at step {self.step}")
+
+
+def split_optimisers(
+    module: nn.Module, stage: Stage, device: torch.device, is_matrix: Callable[[str, Tensor], bool]
+) -> list[torch.optim.Optimizer]:
+    """Muon for the parameters that `is_matrix(name, parameter)` picks, AdamW for the rest.
+
+    With a `muon_rate` of 0 AdamW takes all of them.
+    """
+    named = list(module.named_parameters())
+    matrices = [p for name, p in named if stage.muon_rate > 0 and is_matrix(name, p)]
+    chosen = {id(p) for p in matrices}
+    rest = [p for _, p in named if id(p) not in chosen]
+    adam = torch.optim.AdamW(rest, stage.learning_rate, (0.9, 0.98), weight_decay=0.0, fused=device.type == "cuda")
+    return [adam, Muon(matrices, stage.muon_rate)] if matrices else [adam]
 
 
 def in_batches(count: int, size: int, work: Callable[[slice], None]) -> None:

@@ -23,12 +23,12 @@ def orthogonalise(x: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon with Nesterov momentum for two-dimensional parameters.
+    """Muon with Nesterov momentum for matrices; a convolution counts as the matrix [out, in * kernel].
 
     torch.optim.Muon takes one matrix at a time, which at these sizes costs more launches than the model's own step.
 
     Args:
-        params: two-dimensional parameters.
+        params: of two or more dimensions.
         lr: learning rate.
         momentum: of the gradient average.
         weight_decay: decoupled, times lr.
@@ -54,8 +54,8 @@ class Muon(torch.optim.Optimizer):
                 ]
                 grads = [p.grad for p in params]
                 torch._foreach_lerp_(averages, grads, 1 - group["momentum"])
-                updates = torch.stack(torch._foreach_lerp(grads, averages, group["momentum"]))
-                scale = max(1.0, shape[0] / shape[1]) ** 0.5
-                updates = (orthogonalise(updates) * scale).to(params[0].dtype)
+                matrices = torch.stack(torch._foreach_lerp(grads, averages, group["momentum"])).flatten(2)
+                scale = max(1.0, matrices.shape[1] / matrices.shape[2]) ** 0.5
+                updates = (orthogonalise(matrices) * scale).to(params[0].dtype).unflatten(2, shape[1:])
                 torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
                 torch._foreach_add_(params, list(updates.unbind()), alpha=-group["lr"])

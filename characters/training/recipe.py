@@ -20,7 +20,7 @@ class Stage:
         seconds: if positive, the schedule also ends after this much time, whichever comes first.
         batch: samples a step, per GPU.
         learning_rate: of AdamW.
-        muon_rate: of Muon, where the stage uses it.
+        muon_rate: of Muon, for the stage's large matrices; 0 = AdamW for all.
     """
 
     steps: int = 1000

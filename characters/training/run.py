@@ -59,3 +59,4 @@ def train(recipe: Recipe, corpus: Path, folder: Path, stages: tuple[str, ...] = 
     if "dit" in stages:
         train_dit(recipe, pool, autoencoder, workers, folder)
         tell("dit trained")
+    workers.leave()

@@ -53,14 +53,20 @@ _TWISTERS = tuple(
     | Vivid violet velvet vests. | Room for more moon food soon. | Whose cool pool do you use? | Aha, a llama drama!
     """.replace("\n", " ").split("|")
 )
-_WHO = "I you we they he she people everyone nobody somebody Bob Emma Mum Papa Mr. Brown".split()
-_DO = (
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_WHO = _words("I you we they he she people everyone nobody somebody Bob Emma Mum Papa")
+_DO = _words(
     "think know want like see hear need found made took gave told asked moved helped build bring keep watch love"
     " bought wrapped pushed may have must believe"
-).split()
-_WHICH = "the a this that my your our every some no one two both".split()
-_JOIN = "and but so because when while before after if".split()
-_WHEN = "today now maybe please really always never here there again soon tomorrow".split()
+)
+_WHICH = _words("the a this that my your our every some no one two both")
+_JOIN = _words("and but so because when while before after if")
+_WHEN = _words("today now maybe please really always never here there again soon tomorrow")
 
 
 @cache
@@ -87,13 +93,17 @@ def sentences(rng: np.random.Generator) -> Iterator[str]:
         if kind < 2:
             text = words(rng.integers(3, 9))
         elif kind == 2:
-            text = f"{pick(_WHO)} {pick(_DO)} {pick(_WHICH)} {words(2)} {pick(_JOIN)} {pick(_WHO)} {pick(_DO)} {words(1)}"
+            text = (
+                f"{pick(_WHO)} {pick(_DO)} {pick(_WHICH)} {words(2)} {pick(_JOIN)} {pick(_WHO)} {pick(_DO)} {words(1)}"
+            )
         elif kind == 3:
             text = f"{pick(_WHEN)}, {pick(_WHO)} {pick(_DO)} {pick(_WHICH)} {words(2)} {pick(_WHEN)}"
         elif kind == 4:
             text = f"how would {pick(_WHO)} {pick(_DO)} {pick(_WHICH)} {words(1)} with {pick(_WHICH)} {words(1)}"
         elif kind == 5:
-            text = f"{words(2)} is {pick(_WHICH)} {words(1)} of {words(2)} {pick(_JOIN)} {pick(_WHO)} can {pick(_DO)} it"
+            text = (
+                f"{words(2)} is {pick(_WHICH)} {words(1)} of {words(2)} {pick(_JOIN)} {pick(_WHO)} can {pick(_DO)} it"
+            )
         elif kind == 6:
             text = pick(_LINES)
         elif kind == 7:

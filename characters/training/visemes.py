@@ -58,9 +58,14 @@ _SPELLED = {
     "sh": "ʃ", "t": "t", "th": "θ", "uh": "ʊ", "uw": "u", "v": "v", "w": "w", "y": "j", "z": "z", "zh": "ʒ",
 }  # fmt: skip
 
+# How strongly a sound insists on its width and rounding against its neighbours (the dominance of Cohen and Massaro,
+# 1993): vowels and rounded consonants do, while t, k or h are said with the lips of the vowel beside them.
+_YIELDING = {**dict.fromkeys("tdnɾkɡgŋxhʔlɫpbm", 0.3), **dict.fromkeys("θðfvəᵊ", 0.6), **dict.fromkeys("szj", 0.8)}
+PAUSE_DOMINANCE = 0.6
+
 RATE = 20 * FPS  # grid on which curves are made; frame centres fall on grid points
 SMOOTH_OPEN = 0.026  # s, standard deviation; the jaw is quicker than the corners of the mouth
-SMOOTH_SHAPE = 0.042
+SMOOTH_SHAPE = 0.045
 CLOSURE_RAMP = 0.045  # s from shut to fully released
 LOUDNESS_RANGE = 25.0  # dB below the loudest sound nearby at which loudness stops counting
 
@@ -136,19 +141,22 @@ def mouth_curves(phonemes: Sequence[Phoneme], pcm: np.ndarray, frames: int) -> n
         float32 [frames, 5], the MOUTH_CHANNELS. Frames past the speech are a mouth shut.
     """
     points = frames * RATE // FPS
-    targets = np.zeros((points, len(MOUTH_CHANNELS)), np.float64)
+    targets = np.zeros((points, len(MOUTH_CHANNELS)))
+    dominance = np.full(points, PAUSE_DOMINANCE)
     meet: list[tuple[float, float]] = []
     bite: list[tuple[float, float]] = []
     for symbol, start, end in _segments(phonemes):
         if symbol:
-            targets[round(start * RATE) : round(end * RATE)] = TARGETS[symbol]
+            span = slice(round(start * RATE), round(end * RATE))
+            targets[span], dominance[span] = TARGETS[symbol], _YIELDING.get(symbol, 1.0)
         if symbol in LIPS_MEET:
             meet.append((start, end))
         elif symbol in LIP_MEETS_TEETH:
             bite.append((start, end))
     targets[:, 0] *= 0.45 + 0.65 * loudness(pcm, points)
     curves = _smooth(targets, SMOOTH_OPEN)
-    curves[:, 1:3] = _smooth(targets[:, 1:3], SMOOTH_SHAPE)
+    curves[:, 1:3] = _smooth(targets[:, 1:3] * dominance[:, None], SMOOTH_SHAPE)
+    curves[:, 1:3] /= np.maximum(_smooth(dominance, SMOOTH_SHAPE), 1e-3)[:, None]
     bitten = _gate(points, bite)
     curves[:, 0] = LIP_TEETH_OPENING + (curves[:, 0] - LIP_TEETH_OPENING) * np.where(
         curves[:, 0] > LIP_TEETH_OPENING, bitten, 1

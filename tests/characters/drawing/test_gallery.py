@@ -7,12 +7,15 @@ import pytest
 import yaml
 from PIL import Image
 
+from characters.drawing import sample_identities
 from characters.drawing.gallery import CHARACTERS, GALLERY, portrait
 
 FOLDERS = sorted(path for path in GALLERY.iterdir() if path.is_dir())
 
 
 def test_ten_characters() -> None:
+    expected = set(sample_identities(1, seed=0))
+    assert all(set(identity) == expected for identity in CHARACTERS.values())
     assert [folder.name for folder in FOLDERS] == sorted(CHARACTERS)
     assert len(FOLDERS) == 10
 

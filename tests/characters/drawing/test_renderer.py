@@ -49,10 +49,23 @@ def crop(frames: Tensor, centres: Tensor, half_width: int, above: int, below: in
     return torch.stack(boxes)
 
 
-def interior(frames: Tensor, cast: Identities, motion: Tensor) -> Tensor:
-    """Pixels [N] around the mouth that have the colour of its inside."""
-    box = crop(frames, mouth_centre(cast, motion), 30, 12, 28)
-    return ((box - cast["mouth_inner"][:, :, None, None]).abs().amax(1) < 0.04).sum((1, 2))
+def paint_green(cast: Identities, *names: str) -> Identities:
+    """The same characters with these colours, and nothing else, in pure green."""
+    pure = torch.tensor([[0.0, 1.0, 0.0]]).expand(len(cast["kind"]), 3).clone()
+    plain = {name: torch.zeros_like(cast["kind"]) for name in ("has_glasses", "has_ear_inner")}
+    lines = {name: torch.zeros_like(pure) for name in ("lash_colour", "brow_colour", "lip", "lip_light", "tongue")}
+    return cast | plain | lines | {name: pure for name in names}
+
+
+def green(frames: Tensor) -> Tensor:
+    """Where the frames are green, as 0 or 1: [N, H, W]."""
+    return ((frames[:, 1] > 0.5) & (frames[:, 0] < 0.4) & (frames[:, 2] < 0.4)).float()
+
+
+def interior(cast: Identities, motion: Tensor, mouth: Tensor) -> Tensor:
+    """Where the inside of the mouth shows, as 0 or 1: [N, 40, 72] around the mouth."""
+    frames = render(paint_green(cast, "mouth_inner"), motion, mouth)
+    return green(crop(frames, mouth_centre(cast, motion), 36, 12, 28))
 
 
 def test_shape_and_range(cast: Identities) -> None:
@@ -84,72 +97,49 @@ def test_mouth_opens_monotonically(cast: Identities) -> None:
     motion = motion_of(len(opening))
     for i in range(COUNT):
         person = repeat_frames(select(cast, i), len(opening))
-        area = interior(render(person, motion, mouth), person, motion)
+        area = interior(person, motion, mouth).sum((1, 2))
         assert (area[1:] > area[:-1]).all(), f"identity {i}: {area.tolist()}"
 
 
 def test_closed_mouth_shows_no_interior(cast: Identities) -> None:
-    motion = motion_of()
-    closed = interior(render(cast, motion, mouth_of()), cast, motion)
-    opened = interior(render(cast, motion, mouth_of(open=1.0)), cast, motion)
-    assert (opened > 150).all()
-    assert (closed < 0.1 * opened).all()
+    assert (interior(cast, motion_of(), mouth_of()) == 0).all()
+    assert (interior(cast, motion_of(), mouth_of(open=1.0)).sum((1, 2)) > 200).all()
 
 
 def test_rounding_narrows_and_wide_widens(cast: Identities) -> None:
-    rest = render(cast, motion_of(), mouth_of())
-    centres = mouth_centre(cast, motion_of())
-
     def width(**channels: float) -> Tensor:
-        frames = render(cast, motion_of(), mouth_of(open=0.6, **channels))
-        box = crop(frames, centres, 36, 10, 26)
-        inside = (box - cast["mouth_inner"][:, :, None, None]).abs().amax(1) < 0.04
-        return inside.any(1).sum(1)
+        return interior(cast, motion_of(), mouth_of(open=0.6, **channels)).amax(1).sum(1)
 
-    assert rest.shape[0] == COUNT
     assert (width(round=1.0) < 0.8 * width()).all()
     assert (width(wide=1.0) > width()).all()
 
 
 def test_blink_shuts_the_eyes(cast: Identities) -> None:
-    motion = motion_of()
-    centres = eye_centre(cast, motion)
-
-    def iris(frames: Tensor) -> Tensor:
-        box = crop(frames, centres, 45, 12, 12)
-        return ((box - cast["iris"][:, :, None, None]).abs().amax(1) < 0.05).sum((1, 2))
-
-    white = torch.tensor([0.98, 0.98, 0.98])[None, :, None, None]
-
-    def highlights(frames: Tensor) -> Tensor:
-        return ((crop(frames, centres, 45, 12, 12) - white).abs().amax(1) < 0.03).sum((1, 2))
-
-    seen, shut = render(cast, motion, mouth_of()), render(cast, motion_of(blink=1.0), mouth_of())
-    human = cast["kind"] == 0
-    assert (iris(seen)[human] > 20).all()
-    change = (crop(seen, centres, 45, 12, 12) - crop(shut, centres, 45, 12, 12)).abs().amax(1) > 0.15
-    assert (change.sum((1, 2)) > 200).all()
-    assert (highlights(shut)[human] < highlights(seen)[human]).all()
+    person = paint_green(cast, "iris", "iris_light", "iris_dark", "pupil")
+    areas = []
+    for blink in (0.0, 0.5, 1.0):
+        motion = motion_of(blink=blink)
+        frames = render(person, motion, mouth_of())
+        areas.append(green(crop(frames, eye_centre(person, motion), 45, 16, 16)).sum((1, 2)))
+    assert (areas[0] > 150).all()
+    assert (areas[1] < areas[0]).all()
+    assert (areas[2] == 0).all()
 
 
-def test_gaze_moves_the_iris(cast: Identities) -> None:
-    """The dark of the pupils travels at least 5 pixels to the side and 3 down."""
-    plain = select(cast, ((cast["kind"] == 0) & (cast["has_glasses"] == 0)).nonzero()[:, 0])
-    count = len(plain["kind"])
-    plain["pupil"] = torch.tensor([[0.0, 1.0, 0.0]]).expand(count, 3).clone()  # a colour to look for
+def test_gaze_moves_the_pupil(cast: Identities) -> None:
+    person = paint_green(cast, "pupil")
 
     def place(**channels: float) -> Tensor:
-        frames = render(plain, motion_of(count, **channels), mouth_of(count))
-        green = ((frames[:, 1] > 0.55) & (frames[:, 0] < 0.4) & (frames[:, 2] < 0.4)).float()
-        total = green.sum((1, 2))
-        x = (green.sum(1) * torch.arange(WIDTH)).sum(1) / total
-        y = (green.sum(2) * torch.arange(HEIGHT)).sum(1) / total
+        seen = green(render(person, motion_of(**channels), mouth_of()))
+        x = (seen.sum(1) * torch.arange(WIDTH)).sum(1) / seen.sum((1, 2))
+        y = (seen.sum(2) * torch.arange(HEIGHT)).sum(1) / seen.sum((1, 2))
         return torch.stack([x, y], 1)
 
+    # the lids may hide a part of the pupil, so what remains in sight can move less than the pupil itself
     middle = place()
-    assert (place(gaze_x=1.0) - middle)[:, 0].min() > 3.5
-    assert (place(gaze_x=-1.0) - middle)[:, 0].max() < -3.5
-    assert (place(gaze_y=1.0) - middle)[:, 1].min() > 1.5
+    assert (place(gaze_x=1.0) - middle)[:, 0].min() > 3
+    assert (place(gaze_x=-1.0) - middle)[:, 0].max() < -3
+    assert (place(gaze_y=1.0) - middle)[:, 1].min() > 1
 
 
 def test_mouth_centre_lies_in_the_drawn_mouth(cast: Identities) -> None:

@@ -1,0 +1,149 @@
+"""What the other measurements stand on: the reader, the autoencoder and the artefact measure, on rendered truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from characters.chunk import FRAMES_PER_CHUNK, MOTION_CHANNELS, MOUTH_CHANNELS
+from characters.drawing import Identities, eye_centre, identity_vector, mouth_centre, repeat_frames, select
+from characters.evaluation.bench import Amount, Bench, numpy
+from characters.evaluation.heldout import HeldoutClip
+from characters.evaluation.metrics import Agreement, correlation, mouth_box_psnr, psnr, rms
+from characters.evaluation.planted import STRENGTHS, validate
+from characters.evaluation.reader import Reading
+from characters.evaluation.report import Figure
+from characters.evaluation.rollout import encode_clips
+from characters.evaluation.subjects import Speech, draw, heldout_identities, heldout_motion, neutral_portraits
+
+ROWS = 8  # characters whose frames are in memory at once
+CHECKED = ("open", "wide", "round", "blink", "gaze_x", "gaze_y", "yaw")
+
+
+def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> list[Figure]:
+    """Measure reader, autoencoder and artefact measure on characters, motion and speech that training never saw."""
+    rows, chunks = amount.identities, amount.check_chunks
+    identities = heldout_identities(rows, seed=bench.seed, device=bench.device)
+    motion = heldout_motion(rows, chunks, seed=bench.seed, device=bench.device)
+    # From the middle of sentences: a silent mouth would be easy.
+    speech = Speech.of([clips[i % len(clips)] for i in range(rows)])
+    start = max(0, min(8, speech.chunks - chunks)) * FRAMES_PER_CHUNK
+    mouth = speech.mouth[:, start : start + chunks * FRAMES_PER_CHUNK].to(bench.device)
+
+    rendered, decoded, quality, box = [], [], [], []
+    for first in range(0, rows, ROWS):
+        part = slice(first, first + ROWS)
+        who = select(identities, part)
+        truth = draw(who, motion[part], mouth[part])
+        images = through_autoencoder(bench, truth, neutral_portraits(who))
+        centre = mouth_centre(repeat_frames(who, truth.shape[1]), motion[part].flatten(0, 1))
+        flat = [x.flatten(0, 1).float() / 255 for x in (images, truth)]
+        quality.append(psnr(*flat))
+        box.append(mouth_box_psnr(*flat, centre))
+        rendered.append(bench.read(truth))
+        decoded.append(bench.read(images))
+    traits = bench.reader.normalise(identity_vector(identities))
+    said, moved = numpy(mouth), numpy(motion)
+    through = Agreement.of(list(said[..., 0]), list(numpy(_join(decoded).mouth)[..., 0]))
+    figures = _reader_figures(_join(rendered), said, moved, traits, "frames as rendered", at_least=0.99)
+    figures += _reader_figures(_join(decoded), said, moved, traits, "frames through the autoencoder")
+    figures += [
+        Figure("autoencoder", "PSNR", sum(quality) / len(quality), "dB", at_least=32),
+        Figure("autoencoder", "PSNR of the mouth box", sum(box) / len(box), "dB", at_least=28),
+        Figure("autoencoder", "mouth opening, correlation", through.mean),
+        Figure("autoencoder", "mouth opening, correlation within chunks", through.within, at_least=0.95),
+    ]
+    return figures + _planted_figures(bench, amount, identities, motion, mouth)
+
+
+def through_autoencoder(bench: Bench, frames: Tensor, portraits: Tensor) -> Tensor:
+    """What the autoencoder makes of whole clips: uint8 [rows, 4 * chunks, 3, H, W] -> the same."""
+    latents = encode_clips(bench.autoencoder, frames)
+    return bench.frames(latents, bench.portraits(portraits), 0, latents.shape[1])
+
+
+def commanded_and_read(
+    bench: Bench, identities: Identities, motion: Tensor, mouth: Tensor, frames: Tensor
+) -> list[Tensor]:
+    """The truths that generated frames are judged by: what was asked for, and what the reader sees in them.
+
+    A character that looks elsewhere than asked has no artefact, so each place may agree with either.
+
+    Args:
+        identities: rows; motion: [rows, n, 12]; mouth: [rows, n, 5]; frames: uint8 [rows, n, 3, H, W].
+
+    Returns:
+        Two uint8 tensors like `frames`.
+    """
+    reading = bench.read(frames)
+    low = torch.tensor([0.0 if name == "blink" else -1.0 for name in MOTION_CHANNELS], device=frames.device)
+    least = torch.tensor([-1.0 if name == "wide" else 0.0 for name in MOUTH_CHANNELS], device=frames.device)
+    seen = draw(identities, reading.motion.clamp(max=1).maximum(low), reading.mouth.clamp(max=1).maximum(least))
+    return [draw(identities, motion, mouth), seen]
+
+
+def moving_parts(identities: Identities, motion: Tensor) -> list[Tensor]:
+    """Centres of mouth and eyes in frames [rows, n], flat: two times [rows * n, 2]; see `score_maps`."""
+    each = repeat_frames(identities, motion.shape[1])
+    return [centre(each, motion.flatten(0, 1)) for centre in (mouth_centre, eye_centre)]
+
+
+def _join(parts: list[Reading]) -> Reading:
+    return Reading(*(torch.cat(p) for p in zip(*parts, strict=True)))
+
+
+def _reader_figures(
+    reading: Reading,
+    mouth: np.ndarray,
+    motion: np.ndarray,
+    traits: Tensor,
+    where: str,
+    at_least: float | None = None,
+) -> list[Figure]:
+    group, figures = f"reader, {where}", []
+    for name in CHECKED:
+        if name in MOUTH_CHANNELS:
+            column = MOUTH_CHANNELS.index(name)
+            true, found = mouth[..., column].ravel(), numpy(reading.mouth)[..., column].ravel()
+        else:
+            column = MOTION_CHANNELS.index(name)
+            true, found = motion[..., column].ravel(), numpy(reading.motion)[..., column].ravel()
+        if name.startswith("gaze"):
+            # A shut eye doesn't show where it looks.
+            open_eyes = motion[..., 0].ravel() < 0.5
+            true, found = true[open_eyes], found[open_eyes]
+        goal = at_least if name == "open" else None
+        figures.append(Figure(group, f"{name}, correlation", correlation(true, found), at_least=goal))
+        figures.append(Figure(group, f"{name}, RMS error", float(((true - found) ** 2).mean() ** 0.5)))
+    figures.append(Figure(group, "identity, RMS error", float(rms(reading.identity - traits[:, None])), "sigma"))
+    return figures
+
+
+def _planted_figures(
+    bench: Bench, amount: Amount, identities: Identities, motion: Tensor, mouth: Tensor
+) -> list[Figure]:
+    """Detection of planted artefacts in decoded frames whose controls are a little off, and false alarms."""
+    rows, count = min(amount.planted_rows, len(motion)), min(amount.planted_frames, motion.shape[1])
+    who = select(identities, slice(0, rows))
+    # Spread over the window, as the frames of a long run are; decoded whole, as the decoder has a state.
+    every = slice(0, count * (motion.shape[1] // count), motion.shape[1] // count)
+    asked_motion, asked_mouth = motion[:rows, every], mouth[:rows, every]
+    generator = torch.Generator().manual_seed(bench.seed)
+
+    def off(x: Tensor, size: float) -> Tensor:
+        return x[:rows] + size * torch.randn(rows, 1, x.shape[2], generator=generator).to(x)
+
+    shown_motion, shown_mouth = off(motion, 0.08), off(mouth, 0.04).clamp(0, 1)
+    shown_mouth[..., 1] = mouth[:rows, :, 1]
+    images = through_autoencoder(bench, draw(who, shown_motion, shown_mouth), neutral_portraits(who))[:, every]
+    truths = [t.float() / 255 for t in commanded_and_read(bench, who, asked_motion, asked_mouth, images)]
+    moving = [m.unflatten(0, (rows, count)) for m in moving_parts(who, asked_motion)]
+    false, found = validate(images.float() / 255, truths, moving, who, shown_motion[:, every], shown_mouth[:, every])
+    group = "artefact measure"
+    figures = [Figure(group, "false alarms", false, at_most=0.02)]
+    for detection in found:
+        # Faint ones may be missed; what a viewer would notice may not.
+        goal = None if detection.strength == STRENGTHS[detection.kind][0] else 0.9
+        figures.append(Figure(group, f"{detection.kind} {detection.strength:g}, found", detection.rate, at_least=goal))
+    return figures
