@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # Thresholds in 255ths: mean difference of a tile, and excess of the root mean square of fine detail.
-MISPLACED = 16.0
-TEXTURE = 7.0
+MISPLACED = 12.0
+TEXTURE = 6.0
 # The share of a window's frames that must show an artefact in a place: a passing misfit of the mouth is not one.
 PERSISTENCE = 0.3
 REACH = 2  # half-size pixels that a tile may have moved: 4 pixels of the frame
@@ -42,12 +42,10 @@ def score_maps(frames: Tensor, truths: Sequence[Tensor], moving: Sequence[Tensor
     maps = []
     for first in range(0, len(frames), FRAME_BATCH):
         part = _float(frames[first : first + FRAME_BATCH])
-        each = [_compare(part, _float(truth[first : first + FRAME_BATCH])) for truth in truths]
+        rows = slice(first, first + FRAME_BATCH)
+        each = [_compare(part, _float(truth[rows]), [centres[rows] for centres in moving]) for truth in truths]
         maps.append(torch.stack(each).amin(0))
-    scores = torch.cat(maps)
-    for centres in moving:
-        scores = scores / (1 + _bump(centres, *scores.shape[1:]))
-    return scores
+    return torch.cat(maps)
 
 
 def window_score(maps: Tensor) -> Tensor:
@@ -90,8 +88,11 @@ def _float(images: Tensor) -> Tensor:
     return images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
 
-def _compare(frames: Tensor, truth: Tensor) -> Tensor:
-    return torch.maximum(_misplaced(frames, truth) / MISPLACED, _texture(frames, truth, TEXTURE_REACH) / TEXTURE)
+def _compare(frames: Tensor, truth: Tensor, moving: Sequence[Tensor]) -> Tensor:
+    misplaced = _misplaced(frames, truth) / MISPLACED
+    for centres in moving:
+        misplaced = misplaced / (1 + _bump(centres, *misplaced.shape[1:]))
+    return torch.maximum(misplaced, _texture(frames, truth, TEXTURE_REACH) / TEXTURE)
 
 
 def _misplaced(frames: Tensor, truth: Tensor) -> Tensor:

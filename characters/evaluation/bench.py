@@ -33,6 +33,7 @@ class Amount:
         planted_rows, planted_frames: windows for the planted artefacts, and frames of each.
         idle_rows, idle_seconds: characters and seconds in silence.
         edge_seconds: length of the first and last part of the drift run.
+        compared: frames of each part that are compared with the truth.
         timed_chunks: chunks timed.
         points: minutes, as shares of the run, at which drift is looked at between its ends.
     """
@@ -48,6 +49,7 @@ class Amount:
     idle_rows: int = 16
     idle_seconds: float = 20.0
     edge_seconds: float = 10.0
+    compared: int = 24
     timed_chunks: int = 120
     points: tuple[float, ...] = field(default=(0.1, 0.2, 0.5))
 
@@ -60,7 +62,7 @@ class Amount:
 
 QUICK = Amount(
     identities=4, minutes=0.25, clips=1, per_clip=1, clip_chunks=18, check_chunks=3, planted_rows=4, planted_frames=3,
-    idle_rows=2, idle_seconds=6.0, edge_seconds=2.0, timed_chunks=24, points=(0.5,),
+    idle_rows=2, idle_seconds=6.0, edge_seconds=2.0, compared=6, timed_chunks=24, points=(0.5,),
 )  # fmt: skip
 
 

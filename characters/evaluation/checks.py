@@ -10,7 +10,7 @@ from characters.chunk import FRAMES_PER_CHUNK, MOTION_CHANNELS, MOUTH_CHANNELS
 from characters.drawing import Identities, eye_centre, identity_vector, mouth_centre, repeat_frames, select
 from characters.evaluation.bench import Amount, Bench, numpy
 from characters.evaluation.heldout import HeldoutClip
-from characters.evaluation.metrics import Agreement, correlation, mouth_box_psnr, psnr, rms
+from characters.evaluation.metrics import Agreement, correlation, mean_of_defined, mouth_box_psnr, psnr, rms
 from characters.evaluation.planted import STRENGTHS, validate
 from characters.evaluation.reader import Reading
 from characters.evaluation.report import Figure
@@ -115,7 +115,7 @@ def _reader_figures(
             true, found = true[open_eyes], found[open_eyes]
         goal = at_least if name == "open" else None
         figures.append(Figure(group, f"{name}, correlation", correlation(true, found), at_least=goal))
-        figures.append(Figure(group, f"{name}, RMS error", float(((true - found) ** 2).mean() ** 0.5)))
+        figures.append(Figure(group, f"{name}, RMS error", mean_of_defined((true - found) ** 2) ** 0.5))
     figures.append(Figure(group, "identity, RMS error", float(rms(reading.identity - traits[:, None])), "sigma"))
     return figures
 

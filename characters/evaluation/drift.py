@@ -14,12 +14,11 @@ from characters.evaluation.artefacts import score_maps, texture_against, window_
 from characters.evaluation.bench import Amount, Bench, numpy
 from characters.evaluation.checks import commanded_and_read, moving_parts, through_autoencoder
 from characters.evaluation.heldout import HeldoutClip
-from characters.evaluation.metrics import colour_shift, correlation, rms
+from characters.evaluation.metrics import colour_shift, correlation, mean_of_defined, rms
 from characters.evaluation.report import Figure
 from characters.evaluation.subjects import Speech, draw, heldout_identities, heldout_motion, neutral_portraits
 
 ROWS = 8  # characters whose frames are in memory at once
-COMPARED = 24  # frames of a window that are compared with the truth
 SHORT = 6  # chunks of the windows between the ends, and of those that the autoencoder's floor is measured on
 
 
@@ -60,6 +59,20 @@ class Drift:
     pictures: Tensor
     figures: list[Figure] = field(default_factory=list)
 
+    def table(self) -> dict[str, list]:
+        """Every character's numbers in every window, rounded, for the JSON report."""
+
+        def rounded(x: np.ndarray) -> list[list[float]]:
+            return np.round(x, 3).tolist()
+
+        return {
+            "seconds": [round(w.seconds, 2) for w in self.windows],
+            "kind": [("human", "animal", "robot")[int(k)] for k in self.kind],
+            "artefact": rounded(self.artefact),
+            "colour": rounded(self.colour),
+            "identity_ratio": rounded(self.identity / self.floor),
+        }
+
 
 def plan(amount: Amount) -> list[Window]:
     """The windows that are looked at: first and last `edge_seconds`, short ones between."""
@@ -87,7 +100,9 @@ def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> Drift:
         part = slice(first, first + ROWS)
         who, still = select(identities, part), portraits[part]
         mouth = speech.mouth[part].to(bench.device)
-        looks = [_look(bench, who, still, latents[part], motion[part], mouth, window) for window in windows]
+        looks = [
+            _look(bench, who, still, latents[part], motion[part], mouth, window, amount.compared) for window in windows
+        ]
         pictures = torch.stack([still, *(look.picture for look in looks), looks[-1].truth], 1)
         parts.append((looks, pictures.cpu()))
 
@@ -119,7 +134,14 @@ class _Look:
 
 
 def _look(
-    bench: Bench, who: Identities, still: Tensor, latents: Tensor, motion: Tensor, mouth: Tensor, window: Window
+    bench: Bench,
+    who: Identities,
+    still: Tensor,
+    latents: Tensor,
+    motion: Tensor,
+    mouth: Tensor,
+    window: Window,
+    compared: int,
 ) -> _Look:
     start, count = window.first * FRAMES_PER_CHUNK, window.chunks * FRAMES_PER_CHUNK
     motion, mouth = motion[:, start : start + count], mouth[:, start : start + count]
@@ -128,7 +150,7 @@ def _look(
     reading = bench.read(frames)
     opening, truth_opening = numpy(reading.mouth)[..., 0], numpy(mouth)[..., 0]
 
-    some = torch.linspace(0, count - 1, min(count, COMPARED), device=frames.device).round().long()
+    some = torch.linspace(0, count - 1, min(count, compared), device=frames.device).round().long()
     shown = frames[:, some]
     truths = commanded_and_read(bench, who, motion[:, some], mouth[:, some], shown)
     flat, sizes = shown.flatten(0, 1), shown.shape[:2]
@@ -163,16 +185,16 @@ def _figures(drift: Drift, amount: Amount) -> list[Figure]:
         Figure(group, "characters with an artefact, at the end", float((drift.artefact[:, -1] >= 1).sum())),
         Figure(group, "artefact score, worst at the start", float(drift.artefact[:, 0].max())),
         Figure(group, "artefact score, worst at the end", float(drift.artefact[:, -1].max())),
-        Figure(group, "detail foreign to the portrait, worst at the start", float(drift.texture[:, 0].max())),
-        Figure(group, "detail foreign to the portrait, worst at the end", float(drift.texture[:, -1].max())),
+        Figure(group, "foreign detail, worst at the start", float(drift.texture[:, 0].max())),
+        Figure(group, "foreign detail, worst at the end", float(drift.texture[:, -1].max())),
         Figure(group, "colour shift at the end, mean", float(drift.colour[:, -1].mean()), "/255", at_most=3),
         Figure(group, "colour shift at the end, worst", float(drift.colour[:, -1].max()), "/255", at_most=3),
-        Figure(group, "identity error at the start, of autoencoder's", float(ratio[0]), "x", at_most=1.25),
-        Figure(group, "identity error at the end, of autoencoder's", float(ratio[-1]), "x", at_most=1.25),
-        Figure(group, "identity error at the end, worst character", float(every[:, -1].max()), "x"),
+        Figure(group, "identity error / autoencoder's, start", float(ratio[0]), "x", at_most=1.25),
+        Figure(group, "identity error / autoencoder's, end", float(ratio[-1]), "x", at_most=1.25),
+        Figure(group, "identity error / autoencoder's, worst", float(every[:, -1].max()), "x"),
         Figure(group, "characters above 1.25 x at the end", float((every[:, -1] > 1.25).sum())),
-        Figure(group, "open, correlation at the start", float(np.nanmean(drift.sync[:, 0]))),
-        Figure(group, "open, correlation at the end", float(np.nanmean(drift.sync[:, -1]))),
+        Figure(group, "open, correlation at the start", mean_of_defined(drift.sync[:, 0])),
+        Figure(group, "open, correlation at the end", mean_of_defined(drift.sync[:, -1])),
     ]
     for kind, name in enumerate(("people", "animals", "robots")):
         mine = drift.kind == kind

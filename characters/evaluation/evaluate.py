@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 import time
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def evaluate(bench: Bench, amount: Amount, folder: Path, settings: dict[str, obj
     require_matplotlib()
     clips = load_heldout()
     folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass  # a folder that can't be written to is better found out now than at the end
     started = time.monotonic()
     figures = checks.measure(bench, amount, clips)
     more, curves = lipsync.measure(bench, amount, clips)
@@ -54,7 +57,7 @@ def evaluate(bench: Bench, amount: Amount, folder: Path, settings: dict[str, obj
         "torch": torch.__version__,
         "seconds": round(time.monotonic() - started, 1),
     }
-    write_json(folder / "evaluation.json", figures, settings)
+    write_json(folder / "evaluation.json", figures, settings, {"drift": found.table()})
     return figures
 
 

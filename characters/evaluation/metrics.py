@@ -20,9 +20,11 @@ REGIONS = (4, 3)  # rows and columns of the frame that colours are compared in
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Pearson correlation of two curves [n]; NaN if one of them is constant or shorter than 3."""
+    if len(a) < 3:
+        return float("nan")
     a, b = (np.asarray(x, np.float64) - np.mean(x) for x in (a, b))
     scale = np.sqrt((a**2).sum() * (b**2).sum())
-    return float((a * b).sum() / scale) if len(a) > 2 and scale > 1e-9 * len(a) else float("nan")
+    return float((a * b).sum() / scale) if scale > 1e-9 * len(a) else float("nan")
 
 
 def lagged_correlation(truth: np.ndarray, measured: np.ndarray, lag: int) -> float:
@@ -92,7 +94,7 @@ class Agreement:
         pairs = list(zip(truth, measured, strict=True))
         each = [correlation(a, b) for a, b in pairs]
         lags = range(-MAX_LAG, MAX_LAG + 1)
-        by_lag = {lag: _mean([lagged_correlation(a, b, lag) for a, b in pairs]) for lag in lags}
+        by_lag = {lag: mean_of_defined([lagged_correlation(a, b, lag) for a, b in pairs]) for lag in lags}
         lag = best(by_lag)
 
         def join(curves: Sequence[np.ndarray]) -> np.ndarray:
@@ -100,7 +102,7 @@ class Agreement:
 
         return Agreement(
             clips=int(np.isfinite(each).sum()),
-            mean=_mean(each),
+            mean=mean_of_defined(each),
             pooled=correlation(join(truth), join(measured)),
             lag_frames=lag,
             at_lag=by_lag[lag],
@@ -110,7 +112,8 @@ class Agreement:
         )
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean_of_defined(values: Sequence[float] | np.ndarray) -> float:
+    """Mean of the values that are not NaN; NaN if there are none."""
     finite = [v for v in values if np.isfinite(v)]
     return float(np.mean(finite)) if finite else float("nan")
 

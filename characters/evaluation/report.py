@@ -48,10 +48,10 @@ class Figure:
         return "" if self.at_most is None else f"≤ {self.at_most:g}"
 
 
-def write_json(path: Path, figures: Sequence[Figure], settings: dict[str, Any]) -> None:
-    """Write evaluation.json: {"schema": 1, "settings": {...}, "figures": [...]}; NaN becomes null."""
+def write_json(path: Path, figures: Sequence[Figure], settings: dict[str, Any], details: dict[str, Any]) -> None:
+    """Write evaluation.json: {"schema": 1, "settings": {...}, "figures": [...], **details}; NaN becomes null."""
     rows = [asdict(f) | {"value": f.value if math.isfinite(f.value) else None, "ok": f.ok} for f in figures]
-    document = {"schema": SCHEMA, "settings": settings, "figures": rows}
+    document = {"schema": SCHEMA, "settings": settings, "figures": rows, **details}
     part = path.with_suffix(".part")
     part.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     part.replace(path)

@@ -29,7 +29,7 @@ def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> list[Figu
     figures = []
     where = f"{bench.device.type}, {str(bench.dtype).removeprefix('torch.')}"
     threads = f", {torch.get_num_threads()} threads" if bench.device.type == "cpu" else ""
-    group = f"time per chunk ({where}{threads}, batch 1)"
+    group = f"time per chunk, {where}{threads}"
     for stage, name in STAGES.items():
         spent = [1e3 * t[stage] for t in timings]
         figures.append(Figure(group, f"{name}, median", float(np.median(spent)), "ms"))

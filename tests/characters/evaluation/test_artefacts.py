@@ -14,25 +14,26 @@ ROWS, FRAMES = 6, 3
 
 
 @pytest.fixture(scope="module")
-def scene() -> tuple[Identities, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """identities, motion, mouth, the truth asked for, and soft, noisy frames that sit a little off."""
+def scene() -> tuple[Identities, torch.Tensor, torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    """identities, motion, mouth, truths (asked for, and as a reader sees it), and soft, noisy frames a little off."""
     identities = heldout_identities(ROWS, seed=5, device="cpu")
     generator = torch.Generator().manual_seed(0)
     motion = heldout_motion(ROWS, 6, seed=5, device="cpu")[:, ::8]
     mouth = torch.rand(ROWS, FRAMES, 5, generator=generator) * 0.8
-    truth = draw(identities, motion, mouth).float() / 255
     off = 0.1 * torch.randn(ROWS, 1, 12, generator=generator)
     said = (mouth + 0.05 * torch.randn(ROWS, 1, 5, generator=generator)).clamp(0, 1)
+    read = motion + off + 0.03 * torch.randn(motion.shape, generator=generator)
+    truths = [draw(identities, *controls).float() / 255 for controls in ((motion, mouth), (read, said))]
     made = (draw(identities, motion + off, said).float() / 255).flatten(0, 1)
     soft = F.avg_pool2d(F.pad(made, (1,) * 4, mode="replicate"), 3, 1)
     made = torch.lerp(made, soft, 0.7) + 0.008 * torch.randn(made.shape, generator=generator)
-    return identities, motion, mouth, truth, made.clamp(0, 1).view_as(truth)
+    return identities, motion, mouth, truths, made.clamp(0, 1).view_as(truths[0])
 
 
 def test_detection_and_false_alarms(scene, capsys):
-    identities, motion, mouth, truth, made = scene
+    identities, motion, mouth, truths, made = scene
     moving = [m.unflatten(0, (ROWS, FRAMES)) for m in moving_parts(identities, motion)]
-    false, found = validate(made, [truth], moving, identities, motion, mouth)
+    false, found = validate(made, truths, moving, identities, motion, mouth)
     with capsys.disabled():
         print(f"\nfalse alarms {false:.2f}")
         for d in found:
@@ -43,7 +44,7 @@ def test_detection_and_false_alarms(scene, capsys):
         if d.strength == plain:
             assert d.rate == 1, d
         if d.strength == noticeable:
-            assert d.rate >= 0.65, d
+            assert d.rate >= 0.8, d
 
 
 def test_one_bad_frame_in_many_is_no_artefact():
@@ -55,7 +56,7 @@ def test_one_bad_frame_in_many_is_no_artefact():
 
 
 def test_a_tile_may_agree_with_any_of_the_truths(scene):
-    truth = scene[3].flatten(0, 1)[:4]
+    truth = scene[3][0].flatten(0, 1)[:4]
     other = truth.roll(20, -1)
     assert score_maps(other, [truth]).max() > 1
     assert score_maps(other, [truth, other]).max() < 0.1

@@ -7,11 +7,12 @@ from PIL import Image
 
 from characters.cli.main import main
 from characters.evaluation import bench
+from characters.evaluation.drift import plan
 from characters.evaluation.report import Figure
 
 AMOUNT = bench.Amount(
     identities=2, minutes=0.05, clips=1, per_clip=1, clip_chunks=2, check_chunks=1, planted_rows=1, planted_frames=1,
-    idle_rows=1, idle_seconds=0.5, edge_seconds=0.5, timed_chunks=2, points=(0.5,),
+    idle_rows=1, idle_seconds=0.5, edge_seconds=0.2, compared=1, timed_chunks=2, points=(),
 )  # fmt: skip
 
 
@@ -33,6 +34,8 @@ def test_end_to_end(tiny_model, tmp_path, monkeypatch, capsys):
     assert {"device", "dtype", "amount", "seed", "threads", "seconds"} <= report["settings"].keys()
     keys = {"group", "name", "value", "unit", "at_least", "at_most", "ok"}
     assert all(row.keys() == keys for row in report["figures"])
+    assert report["drift"].keys() == {"seconds", "kind", "artefact", "colour", "identity_ratio"}
+    assert len(report["drift"]["colour"]) == len(report["drift"]["kind"]) == 2
     names = [(row["group"], row["name"]) for row in report["figures"]]
     assert len(set(names)) == len(names)
     for expected in (
@@ -71,6 +74,18 @@ def test_bad_input_is_one_line(args, message, tmp_path, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_file_in_place_of_the_folder_is_found_out_at_once(tiny_model, tmp_path, capsys):
+    (tmp_path / "out").write_text("mine")
+    model, weights = tiny_model
+    assert run(["--model", model, "--weights", str(weights), "--device", "cpu", "--out", str(tmp_path / "out")]) == 2
+    assert f"cannot write to {tmp_path / 'out'}" in capsys.readouterr().err
+
+
+def test_drift_is_looked_at_in_its_first_and_last_ten_seconds_and_between():
+    assert [(w.first, w.chunks) for w in plan(bench.Amount())] == [(0, 60), (360, 6), (720, 6), (1800, 6), (3540, 60)]
+    assert [(w.first, w.chunks) for w in plan(bench.Amount(minutes=0.1))] == [(0, 18), (18, 18)]
 
 
 def test_a_figure_without_a_value_misses_its_goal():
