@@ -17,6 +17,7 @@ from characters.model.autoencoder import Autoencoder, StreamingDecoder
 from characters.model.checkpoint import WEIGHTS_FOLDER, load_weights
 from characters.model.config import ModelConfig, load_model_config
 from characters.model.dit import DiT
+from characters.model.graph import Graph
 from characters.model.sampler import Sampler
 from characters.motion import IdleMotion
 
@@ -101,10 +102,11 @@ class Stream:
         self._model = model
         self.height, self.width = model.config.height, model.config.width
         latent = model.encode_portrait(portrait)
-        self._sampler = Sampler(model.dit, latent, seed=seed)
+        self._sampler = Sampler(model.dit, latent, seed=seed, capture=True)
         with torch.inference_mode():
             self._sampler.prefill(model.dit.conditioning.reference(1).to(model.dtype))
-        self._decoder = StreamingDecoder(model.autoencoder, latent)
+        self._condition = Graph(lambda mel, motion: model.dit.conditioning(mel=mel, motion=motion)[0])
+        self._decoder = StreamingDecoder(model.autoencoder, latent, capture=True)
         self._idle = IdleMotion(1, seed=seed)
 
     def run(self, pcm: Iterator[np.ndarray]) -> Iterator[Chunk]:
@@ -142,7 +144,7 @@ class Stream:
         clock = StageClock(model.device)
         mel = torch.from_numpy(window)[None].to(model.device, model.dtype)
         motion = self._idle.next_chunk().to(model.device, model.dtype)
-        tokens, _ = model.dit.conditioning(mel=mel, motion=motion)
+        tokens = self._condition(mel, motion)
         clock.stage("audio")
         latent = self._sampler.sample(tokens)
         clock.stage("dit")

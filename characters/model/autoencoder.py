@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from characters.chunk import FRAMES_PER_CHUNK
 from characters.model.config import ModelConfig
+from characters.model.graph import Graph
 
 # Latents are squashed softly to this range, so that no outlier can run away in a long rollout.
 LATENT_BOUND = 3.0
@@ -162,16 +163,21 @@ class StreamingDecoder:
     Args:
         autoencoder: in eval mode.
         portrait: [batch, channels, h, w], the latent of the portrait.
+        capture: on a GPU, replay the decoder as one CUDA graph; `decode` then returns the same buffer every time.
     """
 
-    def __init__(self, autoencoder: Autoencoder, portrait: Tensor) -> None:
+    def __init__(self, autoencoder: Autoencoder, portrait: Tensor, *, capture: bool = False) -> None:
         self._autoencoder = autoencoder
         self._previous = portrait.clone()
+        self._pixels = Graph(self._decode) if capture else self._decode
 
     @torch.inference_mode()
     def decode(self, latent: Tensor) -> Tensor:
         """[batch, channels, h, w] -> uint8 [batch, 4, H, W, 3], RGB. A failed call leaves the state as it was."""
-        frames = self._autoencoder.decode(latent, self._previous)
-        pixels = (frames.float().clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2).contiguous()
+        pixels = self._pixels(latent, self._previous)
         self._previous.copy_(latent)
         return pixels
+
+    def _decode(self, latent: Tensor, previous: Tensor) -> Tensor:
+        frames = self._autoencoder.decode(latent, previous).float().clamp(0, 1)
+        return (frames * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2).contiguous()

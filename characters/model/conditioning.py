@@ -14,6 +14,22 @@ AUDIO_TOKENS = 12
 OWN_TOKENS = slice(6, 6 + FRAMES_PER_CHUNK)
 
 
+class FrameConvolution(nn.Linear):
+    """A convolution over time as one matrix product, several times faster than cuDNN's at these sizes.
+
+    [batch, frames, channels] -> [batch, ceil(frames / stride), out].
+    """
+
+    def __init__(self, channels: int, out: int, kernel: int, stride: int = 1) -> None:
+        super().__init__(channels * kernel, out)
+        self.kernel, self.stride = kernel, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = self.kernel // 2
+        patches = F.pad(x, (0, 0, padding, padding)).unfold(1, self.kernel, self.stride)
+        return super().forward(patches.flatten(2))
+
+
 class AudioEncoder(nn.Module):
     """Log-mel window of one chunk -> a token per video frame.
 
@@ -25,9 +41,9 @@ class AudioEncoder(nn.Module):
         super().__init__()
         self.convolutions = nn.ModuleList(
             (
-                nn.Conv1d(MEL_BINS, width, 5, padding=2),
-                nn.Conv1d(width, width, 5, stride=2, padding=2),
-                nn.Conv1d(width, width, 3, stride=2, padding=1),
+                FrameConvolution(MEL_BINS, width, 5),
+                FrameConvolution(width, width, 5, stride=2),
+                FrameConvolution(width, width, 3, stride=2),
             )
         )
         self.position = nn.Parameter(torch.randn(AUDIO_TOKENS, width) * 0.1)
@@ -41,11 +57,8 @@ class AudioEncoder(nn.Module):
 
     def forward(self, mel: Tensor) -> tuple[Tensor, Tensor]:
         """mel [batch, 48, 80] -> tokens [batch, 12, dim], mouth [batch, 4, 5] (MOUTH_CHANNELS)."""
-        x = mel.transpose(1, 2)
-        for i, convolution in enumerate(self.convolutions):
-            x = convolution(x)
-            x = F.gelu(x) if i < 2 else x
-        x = x.transpose(1, 2) + self.position
+        first, second, third = self.convolutions
+        x = third(F.gelu(second(F.gelu(first(mel))))) + self.position
         for layer in self.layers:
             x = layer(x)
         x = self.norm(x)

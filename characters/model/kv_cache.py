@@ -55,10 +55,8 @@ class KVCache:
         # them serves every ring position.
         self.rows = torch.zeros(self.tokens, dtype=torch.int64, device=device)
         self._offsets = torch.arange(self.tokens, dtype=torch.int64, device=device)
-        self.cos = torch.zeros((self.tokens, 1, rope.pairs), dtype=dtype, device=device)
-        self.sin = torch.zeros_like(self.cos)
-        self._sink_cos = torch.zeros((sink * self.tokens, 1, rope.pairs), dtype=dtype, device=device)
-        self._sink_sin = torch.zeros_like(self._sink_cos)
+        self.cos, self.sin = rope.table(0, dtype=dtype, device=device)
+        self._sink_tables = [rope.table(0, dtype=dtype, device=device) for _ in range(sink)]
         self._layers = [LayerCache(self, index) for index in range(layers)]
 
     @property
@@ -71,7 +69,7 @@ class KVCache:
         start = (self.sink + index % self.ring) * self.tokens
         return slice(start, start + self.tokens)
 
-    def _sink_position(self, index: int, sink: int = 0) -> int:
+    def _sink_position(self, index: int, sink: int) -> int:
         return index - self.ring - (self.sink - 1 - sink)
 
     def prefill(self) -> None:
@@ -91,20 +89,15 @@ class KVCache:
 
     def begin(self) -> None:
         """Prepare the step of chunk `index`: cursor, rotation, and the sink's K at its new position."""
-        cos, sin = self.rope.table(self.index, dtype=self.keys.dtype, device=self.keys.device)
-        self.cos.copy_(cos)
-        self.sin.copy_(sin)
+        self.rope.move(self.cos, self.sin, self.index)
         start = self.index * self.tokens if self.prefilling else self.slot(self.index).start
         torch.add(self._offsets, start, out=self.rows)
         if self.prefilling:
             return
-        for sink in range(self.sink):
+        for sink, (cos, sin) in enumerate(self._sink_tables):
+            self.rope.move(cos, sin, self._sink_position(self.index, sink))
             rows = slice(sink * self.tokens, (sink + 1) * self.tokens)
-            cos, sin = self.rope.table(
-                self._sink_position(self.index, sink), dtype=self.keys.dtype, device=self.keys.device
-            )
-            self._sink_cos[rows], self._sink_sin[rows] = cos, sin
-        self.keys[:, :, : self.sink * self.tokens] = rotate(self.sink_keys, self._sink_cos, self._sink_sin)
+            self.keys[:, :, rows] = rotate(self.sink_keys[:, :, rows], cos, sin)
 
     def commit(self) -> None:
         """The chunk is finished: keep what its last pass wrote and move on by one."""

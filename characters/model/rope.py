@@ -63,3 +63,9 @@ class Rope3D:
         """cos, sin of one chunk: two [tokens, 1, head_dim / 2] tensors."""
         angles = torch.cat((self.time_angles(position).expand(self.tokens, -1), self._space), -1)[:, None]
         return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+
+    def move(self, cos: Tensor, sin: Tensor, position: int) -> None:
+        """Rewrite tables made by `table` for another chunk index, in place: only the time part changes."""
+        angles = self.time_angles(position)
+        cos[..., : self.time_pairs] = angles.cos().to(cos.device, cos.dtype)
+        sin[..., : self.time_pairs] = angles.sin().to(sin.device, sin.dtype)

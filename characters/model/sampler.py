@@ -7,6 +7,7 @@ from torch import Tensor
 
 from characters.model.config import SamplerConfig
 from characters.model.dit import DiT
+from characters.model.graph import Graph
 from characters.model.kv_cache import KVCache
 from characters.model.rope import Rope3D
 
@@ -23,9 +24,19 @@ class Sampler:
         reference: [batch, channels, h, w], latent of the portrait.
         seed: of the noise.
         config: steps, commit and context noise; default: the model's own.
+        capture: on a GPU, replay all passes of a chunk as one CUDA graph; `sample` then returns the same buffer
+            every time.
     """
 
-    def __init__(self, dit: DiT, reference: Tensor, *, seed: int = 0, config: SamplerConfig | None = None) -> None:
+    def __init__(
+        self,
+        dit: DiT,
+        reference: Tensor,
+        *,
+        seed: int = 0,
+        config: SamplerConfig | None = None,
+        capture: bool = False,
+    ) -> None:
         self.config = config or dit.config.sampler
         self._dit = dit
         self._reference = reference
@@ -46,6 +57,7 @@ class Sampler:
         self._levels = [torch.full((batch,), level, device=device) for level in self.config.steps]
         self._clean = torch.zeros(batch, device=device)
         self._previous = reference.clone()
+        self._passes = Graph(self._denoise) if capture else self._denoise
 
     @property
     def index(self) -> int:
@@ -77,7 +89,13 @@ class Sampler:
             [batch, channels, h, w], the chunk's latent.
         """
         self.cache.begin()
-        x = self._noise()
+        clean = self._passes(self._noise(), tokens)
+        self._remember(clean)
+        self.cache.commit()
+        return clean
+
+    def _denoise(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """All passes of a chunk; no host work, so that it can be captured."""
         for step, level in enumerate(self._levels):
             clean = self._pass(x, level, tokens, self._previous)
             if step + 1 < len(self._levels):
@@ -86,8 +104,6 @@ class Sampler:
                 x = (1 - then) * clean + (then / now) * (x - (1 - now) * clean)
         if self.config.commit == "clean":
             self._pass(clean, self._clean, tokens, self._previous)
-        self._remember(clean)
-        self.cache.commit()
         return clean
 
     def _pass(self, x: Tensor, level: Tensor, tokens: Tensor, previous: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ TRUE_HISTORY = 0.08
 CONTEXT_NOISE = 0.4
 # Share of clips that let the model choose its motion.
 FREE_MOTION = 0.1
-# Chunks a step that are decoded for the pixel loss.
-PIXEL_CHUNKS = 32
+# Rows of speech a step, as a share of the clips, that only the audio encoder hears.
+EXTRA_SPEECH = 0.5
 
 
 class LatentPool:
@@ -128,7 +128,9 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
         latent_loss = (error / (level + 0.2)).mean()
         mouth_loss = _mouth_error(mouth, pool.mouth[clip])
         # Clips show a part of the speech; the audio encoder hears all of it.
-        elsewhere = torch.randint(2, pool.corpus.chunks - chunks - 1, (batch,), device=device)
+        elsewhere = torch.randint(
+            2, pool.corpus.chunks - chunks - 1, (max(1, round(EXTRA_SPEECH * batch)),), device=device
+        )
         with torch.autocast(device.type, torch.bfloat16):
             _, mouth = model.conditioning.audio(_windows(augment_mel(pool.corpus.heard(elsewhere, chunks))))
         mouth_loss = (mouth_loss + _mouth_error(mouth, pool.corpus.mouths(elsewhere, chunks))) / 2
@@ -190,12 +192,11 @@ def _history(data: LatentPool, clip: Tensor, truth: Tensor, reference: Tensor, p
 def _pixel_loss(
     made: Tensor, clip: Tensor, pool: ClipPool, autoencoder: Autoencoder
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Decode some of the predicted chunks and compare them with the rendered frames."""
+    """Decode one predicted chunk of every clip and compare it with the rendered frames."""
     batch, chunks = made.shape[:2]
-    device = made.device
-    row = torch.randint(batch, (PIXEL_CHUNKS,), device=device)
-    chunk = torch.randint(1, chunks, (PIXEL_CHUNKS,), device=device)
-    with torch.autocast(device.type, torch.bfloat16):
+    row = torch.arange(batch, device=made.device)
+    chunk = torch.randint(1, chunks, (batch,), device=made.device)
+    with torch.autocast(made.device.type, torch.bfloat16):
         decoded = autoencoder.decode(made[row, chunk], made[row, chunk - 1].detach()).float()
     truth = pool.chunk_frames(clip[row], chunk)
     return reconstruction_loss(decoded, truth, pool.chunk_weights(clip[row], chunk))

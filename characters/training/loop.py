@@ -120,6 +120,7 @@ class Training:
         self.workers, self.folder, self.log_every = workers, folder, log_every
         self.average = Average(module, average)
         self.step, self.elapsed = 0, 0.0
+        self._agreed = 0.0
         self._peaks = [[g["lr"] for g in o.param_groups] for o in optimisers]
         self._sums: dict[str, Tensor] = {}
         self._log: list[dict[str, float]] = []
@@ -127,10 +128,10 @@ class Training:
 
     @property
     def progress(self) -> float:
-        """Share of the schedule that is done, 0 to 1."""
+        """Share of the schedule that is done, 0 to 1; the same in every worker, as the learning rate follows it."""
         done = self.step / self.stage.steps
         if self.stage.seconds > 0:
-            done = max(done, self.elapsed / self.stage.seconds)
+            done = max(done, self._agreed / self.stage.seconds)
         return min(done, 1.0)
 
     def steps(self) -> Iterator[float]:
@@ -140,9 +141,9 @@ class Training:
         )
         saved = time.monotonic()
         clock = None
-        progress = self.progress
-        while progress < 1:
-            yield progress
+        self._agreed = self.workers.agree(self.elapsed)
+        while self.progress < 1:
+            yield self.progress
             self.step += 1
             bar.update()
             now = time.monotonic()
@@ -151,9 +152,8 @@ class Training:
                 self.elapsed += now - clock
             if clock is not None or self.step % 4 == 0:
                 clock = now
-            if self.step % 10 == 0 or self.workers.count == 1:
-                self.elapsed = self.workers.agree(self.elapsed)
-                progress = self.progress
+            if self.step % 10 == 0:
+                self._agreed = self.workers.agree(self.elapsed)
             if self.step % self.log_every == 0:
                 self._write_log()
             if now - saved > self.SAVE_SECONDS:

@@ -14,7 +14,7 @@ from characters.evaluation.reader import FrameReader, Reading
 from characters.model.autoencoder import Autoencoder
 from characters.model.checkpoint import save_weights
 from characters.training.clips import ClipPool
-from characters.training.loop import Training, Workers
+from characters.training.loop import Training, Workers, split_optimisers
 from characters.training.recipe import Recipe
 
 # Noise in latents before decoding, up to this share: generated latents are not exact.
@@ -44,10 +44,8 @@ def train_reader(
     workers.average([model.mean, model.std])
     traits = model.normalise(vectors)
     torch.manual_seed(recipe.seed + 1000 * (workers.rank + 1))
-    optimiser = torch.optim.AdamW(
-        model.parameters(), stage.learning_rate, (0.9, 0.98), weight_decay=1e-3, fused=device.type == "cuda"
-    )
-    training = Training("reader", stage, model, [optimiser], workers, folder, average=0.998, log_every=recipe.log_every)
+    optimisers = split_optimisers(model, stage, device, lambda name, p: p.ndim == 4 and not name.startswith("maps"))
+    training = Training("reader", stage, model, optimisers, workers, folder, average=0.998, log_every=recipe.log_every)
     forward = torch.compile(model) if recipe.compile else model
     for _ in training.steps():
         clip, frame, images = _sample(pool, autoencoder, stage.batch)

@@ -1,0 +1,50 @@
+"""A function of tensors replayed as one CUDA graph: a step launches once instead of kernel by kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+class Graph:
+    """Captures a function at its first call on a GPU and replays it from then on; on a CPU it just calls it.
+
+    The function must do the same work on the same buffers every time: no host decisions, no growing allocations. It may
+    write to buffers of its own (the KV cache does). Results are overwritten by the next call.
+
+    Args:
+        function: of tensors whose shapes, dtypes and device never change; returns one tensor.
+    """
+
+    WARM_UPS = 3
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self._function = function
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: list[Tensor] = []
+        self._output: Tensor | None = None
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        if not inputs[0].is_cuda:
+            return self._function(*inputs)
+        if self._graph is None:
+            self._capture(inputs)
+        for static, given in zip(self._inputs, inputs, strict=True):
+            static.copy_(given)
+        self._graph.replay()
+        return self._output
+
+    def _capture(self, inputs: tuple[Tensor, ...]) -> None:
+        self._inputs = [x.clone() for x in inputs]
+        # Libraries choose algorithms and allocate workspaces at their first calls, which capture forbids.
+        side = torch.cuda.Stream(inputs[0].device)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(self.WARM_UPS):
+                self._function(*self._inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._output = self._function(*self._inputs)
