@@ -48,17 +48,23 @@ def hash_unit(seed: int, rows: Tensor, purpose: int | Tensor, tick: int | Tensor
     return state.double() / (_MASK + 1)
 
 
+# Sway of a live character. Training shows the whole range; people sit calmer, and calm heads are drawn sharper.
+LIVE_SWAY = 0.6
+
+
 class IdleMotion:
     """An endless, seeded stream of motion for a batch of characters.
 
     Args:
         batch: rows; row i depends on (seed, i) only.
         seed: any integer.
+        sway: share of the full range of head movement; blinks, gaze, brows and breath are not scaled.
         device: where the chunks are made.
     """
 
-    def __init__(self, batch: int = 1, *, seed: int = 0, device: str | torch.device = "cpu") -> None:
+    def __init__(self, batch: int = 1, *, seed: int = 0, sway: float = 1.0, device: str | torch.device = "cpu") -> None:
         self.frame = 0
+        self.sway = sway
         self.seed = seed & _MASK
         self.rows = torch.arange(batch, device=device)
         constants = hash_unit(self.seed, self.rows, CONSTANT, torch.arange(4, device=device)[:, None])
@@ -112,6 +118,8 @@ class IdleMotion:
             "pitch": 0.8 * head["pitch"] + 0.35 * lean[..., 1],
             "breath": torch.sin(breath + 0.35 * torch.sin(breath)),  # in is quicker than out
         }
+        for name in ("x", "y", "roll", "scale", "yaw", "pitch"):
+            channels[name] = self.sway * channels[name]
         self.frame += FRAMES_PER_CHUNK
         return torch.stack([channels[name] for name in MOTION_CHANNELS], -1).clamp(-1, 1).float()
 

@@ -19,7 +19,7 @@ from characters.model.config import ModelConfig, load_model_config
 from characters.model.dit import DiT
 from characters.model.graph import Graph
 from characters.model.sampler import Sampler
-from characters.motion import IdleMotion
+from characters.motion import LIVE_SWAY, IdleMotion
 
 
 class AudioWindow:
@@ -107,7 +107,7 @@ class Stream:
             self._sampler.prefill(model.dit.conditioning.reference(1).to(model.dtype))
         self._condition = Graph(lambda mel, motion: model.dit.conditioning(mel=mel, motion=motion)[0])
         self._decoder = StreamingDecoder(model.autoencoder, latent, capture=True)
-        self._idle = IdleMotion(1, seed=seed)
+        self._idle = IdleMotion(1, seed=seed, sway=LIVE_SWAY)
 
     def run(self, pcm: Iterator[np.ndarray]) -> Iterator[Chunk]:
         """Generate video for sound.

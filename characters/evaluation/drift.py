@@ -17,6 +17,7 @@ from characters.evaluation.heldout import HeldoutClip
 from characters.evaluation.metrics import colour_shift, correlation, mean_of_defined, rms
 from characters.evaluation.report import Figure
 from characters.evaluation.subjects import Speech, draw, heldout_identities, heldout_motion, neutral_portraits
+from characters.motion import LIVE_SWAY
 
 ROWS = 8  # characters whose frames are in memory at once
 SHORT = 6  # chunks of the windows between the ends, and of those that the autoencoder's floor is measured on
@@ -91,7 +92,7 @@ def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> Drift:
     rows, windows = amount.identities, plan(amount)
     chunks = windows[-1].first + windows[-1].chunks
     identities = heldout_identities(rows, seed=bench.seed + 3, device=bench.device)
-    motion = heldout_motion(rows, chunks, seed=bench.seed + 3, device=bench.device)
+    motion = heldout_motion(rows, chunks, seed=bench.seed + 3, device=bench.device, sway=LIVE_SWAY)
     speech = Speech.tracks(clips, rows, chunks, bench.seed + 3)
     portraits = neutral_portraits(identities)
     latents = bench.roll(bench.portraits(portraits), speech.mel, motion, "drift")

@@ -13,6 +13,7 @@ from characters.evaluation.heldout import HeldoutClip
 from characters.evaluation.metrics import Movement, events_per_minute, shifts_per_minute
 from characters.evaluation.report import Figure
 from characters.evaluation.subjects import Speech, heldout_identities, heldout_motion, neutral_portraits, silence
+from characters.motion import LIVE_SWAY
 
 NOISE_DB = -55.0  # of full scale: a quiet room through a microphone
 ROWS = 4  # rows whose frames are in memory at once
@@ -23,7 +24,7 @@ def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> list[Figu
     """Compare the same characters with the same motion in digital silence, in low noise and speaking."""
     rows, chunks = amount.idle_rows, SETTLE + round(amount.idle_seconds / CHUNK_SECONDS)
     identities = heldout_identities(rows, seed=bench.seed + 2, device=bench.device)
-    motion = heldout_motion(rows, chunks, seed=bench.seed + 2, device=bench.device)
+    motion = heldout_motion(rows, chunks, seed=bench.seed + 2, device=bench.device, sway=LIVE_SWAY)
     spoken = Speech.tracks(clips, rows, chunks, bench.seed)
     mel = torch.cat((silence(rows, chunks)[0], noise(rows, chunks, NOISE_DB, bench.seed), spoken.mel))
     portraits = bench.portraits(neutral_portraits(identities)).repeat(3, 1, 1, 1)

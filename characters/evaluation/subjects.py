@@ -31,9 +31,9 @@ def heldout_identities(count: int, *, seed: int, device: torch.device | str) -> 
     return {name: value.to(device) for name, value in chosen.items()}
 
 
-def heldout_motion(rows: int, chunks: int, *, seed: int, device: torch.device | str) -> Tensor:
+def heldout_motion(rows: int, chunks: int, *, seed: int, device: torch.device | str, sway: float = 1.0) -> Tensor:
     """Idle motion that training never saw: float32 [rows, 4 * chunks, 12]."""
-    idle = IdleMotion(rows, seed=HELDOUT_SEED + seed)
+    idle = IdleMotion(rows, seed=HELDOUT_SEED + seed, sway=sway)
     return torch.cat([idle.next_chunk() for _ in range(chunks)], 1).to(device)
 
 

@@ -1,0 +1,240 @@
+"""The one clock of sound: cuts what is said into chunks, with silence where nobody speaks, and hears for the model."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.header import IDLE, NONE_RETIRED, Header
+from actors.loop import LoopRole
+from characters.audio_features import AHEAD_FRAMES, PAST_FRAMES, WINDOW, WINDOW_FRAMES, LogMel
+from characters.chunk import MEL_HOP, SAMPLE_RATE, SAMPLES_PER_CHUNK
+
+# What the model hears of the future: this much sound is decided on before the chunk that it belongs to.
+AHEAD = AHEAD_FRAMES * MEL_HOP
+# Sound before a chunk that its window depends on, in whole hops: the past frames, and what the first is computed from.
+_HISTORY = (PAST_FRAMES + -(-WINDOW // MEL_HOP)) * MEL_HOP
+# Sound that may wait to be spoken. Speech is made faster than it is spoken, and a reply can be long.
+CAPACITY = 120 * SAMPLE_RATE
+# Generations whose account is kept.
+_ACCOUNTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AudioChunk:
+    """What the aligner decides on for one chunk.
+
+    Attributes:
+        index: position on the clock.
+        generation: of the sound in it; IDLE if there is none.
+        pcm: float32 [4000], mono at 24 kHz.
+        window: float32 [48, 80], the log-mel frames that the model hears (see audio_features).
+        spans: where in it the pushed samples lie, half-open; the rest is silence.
+    """
+
+    index: int
+    generation: int
+    pcm: np.ndarray
+    window: np.ndarray
+    spans: tuple[tuple[int, int], ...]
+
+    def spoken(self, samples: int) -> int:
+        """How many of the first `samples` samples were pushed."""
+        return sum(max(0, min(stop, samples) - start) for start, stop in self.spans)
+
+
+@dataclass(slots=True)
+class Account:
+    """Samples of one generation: pushed, and played to the listener."""
+
+    pushed: int = 0
+    played: int = 0
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A chunk whose sound is being decided on."""
+
+    pcm: np.ndarray
+    generation: int = IDLE
+    decided: int = 0  # samples from its start that can no longer change
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+
+class AudioAligner(LoopRole):
+    """Turns pushed speech into an endless row of chunks. Every method may be called from any thread.
+
+    A chunk holds sound of one generation only: what follows starts at the next border. The window of a chunk contains
+    83 ms of the next one, so that much of the next chunk is decided on with it.
+
+    Attributes:
+        on_played: called from the publisher's thread with a generation and how many of its samples have been played in
+            all, whenever that has grown.
+    """
+
+    def __init__(self, on_played: Callable[[int, int], None] | None = None) -> None:
+        self.on_played = on_played
+        self._lock = threading.RLock()
+        self._queue: deque[tuple[int, np.ndarray]] = deque()
+        self._queued = 0
+        self._retired = NONE_RETIRED
+        self._accounts: OrderedDict[int, Account] = OrderedDict()
+        self._unplayed: deque[AudioChunk] = deque()
+        self._again: deque[AudioChunk] = deque()
+        self.reset()
+
+    def reset(self, session: Any = None) -> None:
+        """Start at chunk 0 with nothing to say."""
+        with self._lock:
+            self._index = 0
+            self._history = np.zeros(_HISTORY, np.float32)
+            self._draft = _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
+            self._queue.clear()
+            self._queued = 0
+            self._retired = NONE_RETIRED
+            self._accounts.clear()
+            self._unplayed.clear()
+            self._again.clear()
+
+    def push(self, generation: int, pcm: np.ndarray) -> int:
+        """Queue speech.
+
+        Args:
+            generation: of the reply, not negative and not lower than any before it.
+            pcm: float32 [n], mono at 24 kHz, any n.
+
+        Returns:
+            How many samples were taken: all, none if the generation is retired, or as many as there was room for
+            (two minutes); then push the rest later.
+
+        Raises:
+            ValueError: not one-dimensional, not finite, or a negative generation.
+        """
+        pcm = np.array(pcm, np.float32)  # a copy: the caller may reuse its buffer
+        if pcm.ndim != 1 or not np.isfinite(pcm).all():
+            raise ValueError("pcm must be one-dimensional and finite")
+        if generation < 0:
+            raise ValueError("a generation must not be negative")
+        with self._lock:
+            if generation <= self._retired:
+                return 0
+            pcm = pcm[: CAPACITY - self._queued]
+            if len(pcm):
+                self._queue.append((generation, pcm))
+                self._queued += len(pcm)
+                self._account(generation).pushed += len(pcm)
+            return len(pcm)
+
+    def retire(self, generation: int) -> None:
+        """Generation `generation` and older ones are over: from the next chunk on, none of their sound is used."""
+        with self._lock:
+            self._retired = max(self._retired, generation)
+            kept = [(g, pcm) for g, pcm in self._queue if g > self._retired]
+            self._queue = deque(kept)
+            self._queued = sum(len(pcm) for _, pcm in kept)
+            if self._draft.generation != IDLE and self._draft.generation <= self._retired:
+                self._draft = _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
+
+    def next(self) -> AudioChunk:
+        """Decide on the next chunk."""
+        with self._lock:
+            while self._again:
+                chunk = self._again.popleft()
+                if chunk.generation == IDLE or chunk.generation > self._retired:
+                    self._unplayed.append(chunk)
+                    return chunk
+            draft, following = self._draft, _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
+            self._fill(draft, SAMPLES_PER_CHUNK)
+            self._fill(following, AHEAD)
+            window = self._hear(draft.pcm, following.pcm[:AHEAD])
+            chunk = AudioChunk(self._index, draft.generation, draft.pcm, window, tuple(draft.spans))
+            self._history = np.concatenate((self._history, draft.pcm))[-_HISTORY:]
+            self._draft = following
+            self._index += 1
+            self._unplayed.append(chunk)
+            return chunk
+
+    def played(self, index: int, samples: int) -> None:
+        """Chunk `index` is over: `samples` of its samples, from its start, went to the listener."""
+        report: tuple[int, int] | None = None
+        with self._lock:
+            while self._unplayed and self._unplayed[0].index <= index:
+                chunk = self._unplayed.popleft()
+                if chunk.index == index and (count := chunk.spoken(samples)):
+                    account = self._account(chunk.generation)
+                    account.played += count
+                    report = chunk.generation, account.played
+        if report and self.on_played:
+            self.on_played(*report)
+
+    def rewind(self) -> None:
+        """What was issued but not played was lost on its way: issue it again, before anything new."""
+        with self._lock:
+            self._again.extendleft(reversed(self._unplayed))
+            self._unplayed.clear()
+
+    def account(self, generation: int) -> Account:
+        """Samples of a generation that were pushed and played; zeros for one that is unknown or long past."""
+        with self._lock:
+            found = self._accounts.get(generation)
+            return Account(found.pushed, found.played) if found else Account()
+
+    @property
+    def queued(self) -> int:
+        """Samples that wait to be spoken."""
+        return self._queued
+
+    def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
+        """See `LoopRole.step`: ports "window" and "pcm"."""
+        chunk = self.next()
+        outputs = {"window": torch.from_numpy(chunk.window), "pcm": torch.from_numpy(chunk.pcm)}
+        return Header(chunk.index, chunk.generation), outputs
+
+    def resume(self) -> None:
+        """See `LoopRole.resume`."""
+        self.rewind()
+
+    def snapshot(self) -> dict[str, Any]:
+        """See `LoopRole.snapshot`. What waits to be spoken dies with the process; the clock goes on."""
+        with self._lock:
+            return {"index": self._index, "retired": self._retired}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `LoopRole.restore`."""
+        with self._lock:
+            self._index, self._retired = state["index"], state["retired"]
+
+    def _account(self, generation: int) -> Account:
+        account = self._accounts.setdefault(generation, Account())
+        while len(self._accounts) > _ACCOUNTS:
+            self._accounts.popitem(last=False)
+        return account
+
+    def _fill(self, draft: _Draft, stop: int) -> None:
+        """Decide on a chunk's samples up to `stop`: sound of one generation only, then silence."""
+        start, draft.decided = draft.decided, stop
+        while start < stop and self._queue:
+            generation, pcm = self._queue[0]
+            if draft.generation not in (IDLE, generation):
+                return
+            count = min(stop - start, len(pcm))
+            draft.pcm[start : start + count] = pcm[:count]
+            draft.generation = generation
+            draft.spans.append((start, start + count))
+            start += count
+            self._queued -= count
+            if count == len(pcm):
+                self._queue.popleft()
+            else:
+                self._queue[0] = (generation, pcm[count:])
+
+    def _hear(self, own: np.ndarray, ahead: np.ndarray) -> np.ndarray:
+        """float32 [48, 80]. Computed afresh, so that sound which was retired leaves no trace in it."""
+        return LogMel().push(np.concatenate((self._history, own, ahead)))[-WINDOW_FRAMES:]

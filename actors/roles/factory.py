@@ -1,0 +1,50 @@
+"""Builds the roles of one process, wired to each other."""
+
+from __future__ import annotations
+
+from actors.loop import LoopRole
+from actors.roles.aligner import AudioAligner
+from actors.roles.dit_shard import DitShard
+from actors.roles.livekit_room import LivekitRoom
+from actors.roles.networks import load_networks
+from actors.roles.publisher import RoomPublisher
+from actors.roles.room import Room
+from actors.roles.stub_room import StubRoom
+from actors.roles.vae_decoder import VaeDecoder
+from actors.session import Session
+from actors.topology import Stage, Topology
+from characters.model.config import ModelConfig
+
+
+def build_roles(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+    """The roles of `stage` by name, models loaded.
+
+    Raises:
+        UserError: the model cannot be loaded on the stage's device.
+    """
+    profile, model = topology.profile, topology.model
+    built: dict[str, LoopRole] = {}
+    needs_networks = any(role.kind in ("dit", "decoder") for role in stage.roles)
+    networks = load_networks(profile.model, stage.device) if needs_networks else None
+    for role in stage.roles:
+        match role.kind:
+            case "aligner":
+                built[role.name] = AudioAligner()
+            case "dit":
+                assert networks is not None
+                dtype = topology.outputs(role.name)[0].spec.torch_dtype
+                built[role.name] = DitShard(networks, dtype, role, exact_timings=profile.exact_timings)
+            case "decoder":
+                assert networks is not None
+                built[role.name] = VaeDecoder(networks, exact_timings=profile.exact_timings)
+            case "publisher":
+                aligner = built["aligner"]
+                assert isinstance(aligner, AudioAligner)
+                built[role.name] = RoomPublisher(lambda session: _join(session, model), aligner.played)
+    return built
+
+
+def _join(session: Session, model: ModelConfig) -> Room:
+    if session.room.kind == "stub":
+        return StubRoom()
+    return LivekitRoom(session.room, model.height, model.width)

@@ -1,0 +1,129 @@
+"""Lets picture and sound go together, at the pace of the sound."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from actors.channel import ChannelAborted
+from actors.deadline import Deadline
+from actors.header import NONE_RETIRED, Header
+from actors.loop import LoopRole
+from actors.roles.room import Room
+from actors.session import Session
+from characters.chunk import FPS, FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
+
+_SAMPLES_PER_FRAME = SAMPLES_PER_CHUNK // FRAMES_PER_CHUNK
+
+
+class RoomPublisher(LoopRole):
+    """Publishes chunks: four times a frame and the 1,000 samples under it, 1/24 s apart.
+
+    Nothing is queued here: the channels before it are the queue, two chunks long.
+
+    Args:
+        join: joins the session's room.
+        played: called after each chunk with its index and how many of its samples went out.
+        clock, sleep: seconds; for tests.
+    """
+
+    def __init__(
+        self,
+        join: Callable[[Session], Room],
+        played: Callable[[int, int], None] = lambda index, samples: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        self.deadline = Deadline()
+        self.room: Room | None = None
+        self._join, self._played = join, played
+        self._closed = threading.Event()
+        self._clock, self._sleep = clock, sleep or self._closed.wait
+        self._retired = NONE_RETIRED
+
+    def reset(self, session: Session) -> None:
+        """Join the session's room, leaving any other.
+
+        Raises:
+            UserError: the room cannot be joined.
+        """
+        self.close()
+        self._closed.clear()
+        self.deadline = Deadline()
+        self.room = self._join(session)
+
+    def publish(self, header: Header, frames: np.ndarray, pcm: np.ndarray) -> int:
+        """Wait until the chunk is due, then let it go, frame by frame.
+
+        If its generation is retired meanwhile, its pictures go on but its sound turns silent with the next frame.
+
+        Args:
+            header: of the chunk.
+            frames: uint8 [4, H * 3 / 2, W], I420.
+            pcm: float32 [4000].
+
+        Returns:
+            How many of its samples went out before it was silenced.
+
+        Raises:
+            ChannelAborted: the room was left meanwhile.
+        """
+        assert self.room is not None, "reset comes first"
+        room = self.room
+        self._wait(self.deadline.due(self._clock()))
+        start = self._clock()
+        late = self.deadline.leave(start)
+        # On time means on the grid, whatever the timer's jitter; a late chunk starts a new grid now.
+        begin = start if late else self.deadline.due(start) - self.deadline.period
+        heard = 0
+        for i in range(FRAMES_PER_CHUNK):
+            due = begin + i / FPS
+            self._wait(due)
+            block = pcm[i * _SAMPLES_PER_FRAME : (i + 1) * _SAMPLES_PER_FRAME]
+            if header.retired_by(self._retired):
+                block = np.zeros_like(block)
+            else:
+                heard = (i + 1) * _SAMPLES_PER_FRAME
+            room.capture_audio(block)
+            room.capture_video(frames[i], int(due * 1e6))
+        return heard
+
+    def retire(self, generation: int) -> None:
+        """See `LoopRole.retire`."""
+        self._retired = max(self._retired, generation)
+        if self.room is not None:
+            self.room.clear()
+
+    def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
+        """See `LoopRole.step`: takes ports "frames" and "pcm"."""
+        assert header is not None
+        heard = self.publish(header, inputs["frames"].numpy(), inputs["pcm"].numpy())
+        self._played(header.index, heard)
+        return header, {}
+
+    def snapshot(self) -> dict[str, Any]:
+        """See `LoopRole.snapshot`."""
+        return {"retired": self._retired}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `LoopRole.restore`."""
+        self._retired = state["retired"]
+
+    def close(self) -> None:
+        """Leave the room."""
+        self._closed.set()
+        if self.room is not None:
+            self.room.close()
+            self.room = None
+
+    def _wait(self, until: float) -> None:
+        while (left := until - self._clock()) > 0 and not self._closed.is_set():
+            self._sleep(left)
+        if self._closed.is_set():
+            raise ChannelAborted("the room was left")

@@ -1,0 +1,47 @@
+"""A room with nobody in it, which keeps figures: for tests and for measuring capacity."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+
+class StubRoom:
+    """Records when frames and sound came.
+
+    Args:
+        capacity: events kept of either kind.
+        clock: seconds.
+
+    Attributes:
+        video: (seconds, timestamp_us, mean of the luma) of each frame.
+        audio: (seconds, samples, loudest magnitude) of each block of sound.
+        clears: how often `clear` was called.
+        closed: whether `close` was.
+    """
+
+    def __init__(self, capacity: int = 100_000, clock: Callable[[], float] = time.monotonic) -> None:
+        self.video: deque[tuple[float, int, float]] = deque(maxlen=capacity)
+        self.audio: deque[tuple[float, int, float]] = deque(maxlen=capacity)
+        self.clears = 0
+        self.closed = False
+        self._clock = clock
+
+    def capture_video(self, frame: np.ndarray, timestamp_us: int) -> None:
+        """See `Room.capture_video`."""
+        self.video.append((self._clock(), timestamp_us, float(frame[: len(frame) * 2 // 3].mean())))
+
+    def capture_audio(self, pcm: np.ndarray) -> None:
+        """See `Room.capture_audio`."""
+        self.audio.append((self._clock(), len(pcm), float(np.abs(pcm).max(initial=0.0))))
+
+    def clear(self) -> None:
+        """See `Room.clear`."""
+        self.clears += 1
+
+    def close(self) -> None:
+        """See `Room.close`."""
+        self.closed = True

@@ -1,0 +1,1 @@
+"""The voice agent: small typed modules for hearing, deciding, answering and speaking. No Ray, no LiveKit in here."""

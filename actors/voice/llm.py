@@ -1,0 +1,179 @@
+"""Any language model behind an OpenAI-compatible HTTP interface, streamed, with tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from actors.voice.config import LlmConfig
+from actors.voice.protocols import LanguageModel, Message, Tool, ToolCall
+from characters.errors import UserError
+
+log = logging.getLogger(__name__)
+
+_TOOL_SECONDS = 10.0
+_LONGEST_RESULT = 4000  # characters of a tool's result that are shown to the model
+_LONGEST_ARGUMENTS = 20_000
+
+
+def api_key(variable: str, base_url: str) -> str:
+    """The server's key from the environment. A server of one's own (`base_url`) may need none.
+
+    Raises:
+        UserError: no key, and no server of one's own either.
+    """
+    key = os.environ.get(variable, "")
+    if not key and not base_url:
+        raise UserError(f"set the environment variable {variable}, or base_url to a server that needs no key")
+    return key or "none"
+
+
+class OpenAiModel:
+    """`LanguageModel` over HTTP.
+
+    Raises:
+        UserError: the package openai is missing, or there is no key.
+    """
+
+    def __init__(self, config: LlmConfig) -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise UserError("llm.engine openai needs the package openai: pip install 'characters[voice]'") from error
+        self._config = config
+        # No retries: a second try comes too late for a conversation, an apology does not.
+        self._client: Any = openai.AsyncOpenAI(
+            api_key=api_key(config.key_variable, config.base_url),
+            base_url=config.base_url or None,
+            timeout=config.timeout_s,
+            max_retries=0,
+        )
+
+    async def stream(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncIterator[str | ToolCall]:
+        """See `LanguageModel.stream`."""
+        request: dict[str, Any] = {
+            "model": self._config.model,
+            "messages": [_wire(message) for message in messages],
+            "temperature": self._config.temperature,
+            "max_tokens": self._config.max_tokens,
+            "stream": True,
+        }
+        if tools:
+            request["tools"] = [
+                {
+                    "type": "function",
+                    "function": {"name": t.name, "description": t.description, "parameters": t.parameters},
+                }
+                for t in tools
+            ]
+        calls: dict[int, dict[str, str]] = {}
+        answer: Any = None
+        try:
+            # A deadline of our own: servers keep a connection alive without saying anything.
+            async with asyncio.timeout(self._config.timeout_s):
+                answer = await self._client.chat.completions.create(**request)
+            parts = aiter(answer)
+            while True:
+                async with asyncio.timeout(self._config.timeout_s):
+                    part = await anext(parts, None)
+                if part is None:
+                    break
+                delta = part.choices[0].delta if part.choices else None
+                if delta is None:
+                    continue
+                if delta.content:
+                    yield delta.content
+                for piece in delta.tool_calls or ():
+                    call = calls.setdefault(piece.index, {"id": "", "name": "", "arguments": ""})
+                    call["id"] = piece.id or call["id"]
+                    if piece.function:
+                        call["name"] += piece.function.name or ""
+                        call["arguments"] += piece.function.arguments or ""
+                    if len(call["arguments"]) > _LONGEST_ARGUMENTS:
+                        raise UserError("the language model wrote a tool call without end")
+        except TimeoutError as error:
+            raise UserError(f"the language model said nothing for {self._config.timeout_s:g} s") from error
+        except UserError:
+            raise
+        except Exception as error:  # the client lets errors of its transport and its parser through
+            raise UserError(f"the language model failed: {type(error).__name__}: {error}") from error
+        finally:
+            if answer is not None:
+                await answer.close()
+        for index, call in sorted(calls.items()):
+            yield ToolCall(call["id"] or f"call_{index}", call["name"], call["arguments"])
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.close()
+
+
+async def converse(
+    model: LanguageModel, messages: Sequence[Message], tools: Sequence[Tool] = (), rounds: int = 4
+) -> AsyncIterator[str]:
+    """Yields the text of a reply; the tools that the model calls on the way are run and answered.
+
+    Args:
+        model: who replies.
+        messages: the conversation.
+        tools: what may be called; after `rounds` rounds of calls none is offered any more.
+
+    Raises:
+        UserError: from the model. A tool's own failure is told to the model instead.
+    """
+    messages = list(messages)
+    for turn in range(rounds + 1):
+        text, calls = "", list[ToolCall]()
+        async with aclosing(model.stream(messages, tools if turn < rounds else ())) as parts:  # type: ignore[type-var]
+            async for part in parts:
+                if isinstance(part, ToolCall):
+                    calls.append(part)
+                else:
+                    text += part
+                    yield part
+        if not calls or turn == rounds:
+            return
+        if text and not text[-1].isspace():
+            yield " "  # what comes after the tools is a new sentence
+        messages.append(Message("assistant", text, calls=tuple(calls)))
+        for call in calls:
+            messages.append(Message("tool", await _run(call, tools), call_id=call.id))
+
+
+async def _run(call: ToolCall, tools: Sequence[Tool]) -> str:
+    """A tool's result, or what went wrong, as text for the model."""
+    tool = next((t for t in tools if t.name == call.name), None)
+    if tool is None:
+        return f"error: there is no tool {call.name!r}"
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except ValueError as error:
+        return f"error: the arguments are not JSON: {error}"
+    if not isinstance(arguments, dict):
+        return "error: the arguments must be a JSON object"
+    try:
+        async with asyncio.timeout(_TOOL_SECONDS):
+            return str(await tool.run(arguments))[:_LONGEST_RESULT]
+    except TimeoutError:
+        return f"error: no result after {_TOOL_SECONDS:g} s"
+    except Exception as error:  # a tool is anybody's code; its failure must not end the conversation
+        log.warning("tool %s failed: %s", call.name, error)
+        return f"error: {error}"
+
+
+def _wire(message: Message) -> dict[str, Any]:
+    """A message as the interface spells it."""
+    wire: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.calls:
+        wire["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+            for c in message.calls
+        ]
+    if message.role == "tool":
+        wire["tool_call_id"] = message.call_id
+    return wire

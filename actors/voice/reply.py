@@ -1,0 +1,90 @@
+"""One reply: the clauses made for it, what has been handed on, and what has been heard."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from actors.voice.events import ReplyAudio, TimedWord, TurnLedger
+from actors.voice.tts import Clause
+from characters.chunk import SAMPLE_RATE
+
+
+@dataclass(eq=False)
+class Reply:
+    """Sample counts are at 24 kHz from the start of the reply, over all its generations.
+
+    Attributes:
+        generation: its present id; a resumed reply gets a new one.
+        ledger: of the turn that it answers.
+        base: where the present generation began.
+        made: sound there is.
+        sent: sound handed on.
+        played: sound heard.
+        complete: nothing more will be made.
+        held: retired, and not yet known whether to go on.
+        announced: `ReplyMade` was sent for the present generation.
+        task: makes it.
+        room: wakes the maker when more may be made.
+    """
+
+    generation: int
+    ledger: TurnLedger
+    base: int = 0
+    made: int = 0
+    sent: int = 0
+    played: int = 0
+    complete: bool = False
+    held: bool = False
+    announced: bool = False
+    task: asyncio.Task[None] | None = None
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    shown: int = 0
+    words: list[TimedWord] = field(default_factory=list)
+    _clauses: list[tuple[int, Clause]] = field(default_factory=list)
+
+    def add(self, clause: Clause) -> None:
+        """Appends a clause that was made."""
+        self._clauses.append((self.made, clause))
+        self.words += [TimedWord(w.text, self.made + w.start, self.made + w.end) for w in clause.words]
+        self.made += len(clause.pcm)
+
+    def unsent(self) -> list[ReplyAudio]:
+        """What was made and not yet handed on, under the present generation; counts as handed on from now."""
+        audio = []
+        for start, clause in self._clauses:
+            end = start + len(clause.pcm)
+            if end <= self.sent:
+                continue
+            skip = max(0, self.sent - start)
+            kept = [w for w in clause.words if w.end > skip]
+            at = start + skip - self.base
+            words = tuple(TimedWord(w.text, start + w.start - self.base, start + w.end - self.base) for w in kept)
+            text = clause.text if not skip else " ".join(w.text for w in kept)
+            audio.append(ReplyAudio(self.generation, clause.pcm[skip:], text, words, at))
+            self.sent = end
+        return audio
+
+    def heard_words(self) -> int:
+        """How many words have been heard at least half."""
+        return sum((w.start + w.end) / 2 <= self.played for w in self.words)
+
+    def heard_text(self) -> str:
+        """What has been heard."""
+        return " ".join(w.text for w in self.words[: self.heard_words()])
+
+    def text(self) -> str:
+        """All that was made."""
+        return " ".join(w.text for w in self.words)
+
+    def left_ms(self) -> float:
+        """Sound not yet heard; infinite while more is being made."""
+        return (self.made - self.played) * 1000 / SAMPLE_RATE if self.complete else float("inf")
+
+    def rewind(self, generation: int) -> None:
+        """Goes on under a new generation, from the start of the word that was cut."""
+        cut = [w.start for w in self.words if w.start <= self.played < w.end]
+        at = max(self.base, cut[0]) if cut else self.played
+        self.generation = generation
+        self.base = self.sent = self.played = at
+        self.held = self.announced = False

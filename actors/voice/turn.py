@@ -1,0 +1,150 @@
+"""End of turn: what the voice sounds like (smart-turn v3, BSD-2), what the words say, and how long it has been quiet.
+
+smart-turn's ONNX file comes inside the package pipecat-ai (BSD-2). That package is found, not imported, so it can be
+installed without its many dependencies: `pip install --no-deps pipecat-ai`. Without it the words and the silence
+decide alone, which is slower to answer where the words leave it open, but no less polite.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from actors.voice.config import TurnConfig
+from actors.voice.protocols import HEARING_RATE
+from characters.errors import UserError
+
+_SECONDS = 8  # of sound that the network looks at
+_FRAMES = 800
+
+log = logging.getLogger(__name__)
+
+# A turn does not end in one of these: something is still to come.
+_DANGLING = (
+    "a an the my your his its our their these and or but so because if when while although though whose to of from "
+    "by about into than as is are was were am be um uh er erm hmm i we they he she it's i'm you're let's that's "
+    "would could should can will gonna wanna maybe very"
+)
+# It seldom ends in one of these.
+_SELDOM = "in on at for with that which who this her like well not really think want me know say tell"
+_DANGLING_WORDS, _SELDOM_WORDS = frozenset(_DANGLING.split()), frozenset(_SELDOM.split())
+# "Who is it?", "what are you?" do end so.
+_QUESTION = re.compile(
+    r"^(so |and |but |okay |well |then )*(who|what|when|where|why|how|which|whose|is|are|was|were|do|does|did|can|"
+    r"could|would|will|shall|should|may|have|has|am|what's|who's|how's|where's)\b",
+    re.IGNORECASE,
+)
+
+
+def smart_turn_file() -> Path | None:
+    """The newest smart-turn CPU network inside an installed pipecat-ai, or None."""
+    spec = find_spec("pipecat")
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        files = sorted(Path(root, "audio/turn/smart_turn/data").glob("smart-turn-v3*cpu.onnx"))
+        if files:
+            return files[-1]
+    return None
+
+
+class SmartTurn:
+    """`EndOfTurn` by the smart-turn v3 network on the CPU: about 0.1 s on one core.
+
+    Raises:
+        UserError: the file is not such a network.
+    """
+
+    def __init__(self, path: Path, threads: int = 1) -> None:
+        import onnxruntime
+        from faster_whisper.feature_extractor import FeatureExtractor
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            shape = self._session.get_inputs()[0].shape
+        except Exception as error:
+            raise UserError(f"{path} is not an ONNX network: {error}") from error
+        if shape[1:] != [80, _FRAMES]:
+            raise UserError(f"{path} is not a smart-turn v3 network: its input is {shape}, not [n, 80, {_FRAMES}]")
+        self._features = FeatureExtractor(feature_size=80, chunk_length=_SECONDS)
+
+    def probability(self, pcm: np.ndarray) -> float:
+        """See `EndOfTurn.probability`. Only the last 8 s count."""
+        length = _SECONDS * HEARING_RATE
+        pcm = np.asarray(pcm[-length:], np.float32)
+        pcm = np.pad(pcm, (length - len(pcm), 0))
+        # As in the network's training: the wave at zero mean and unit variance, padding included.
+        pcm = (pcm - pcm.mean()) / np.sqrt(pcm.var() + 1e-7)
+        features = self._features(pcm, padding=0)[None, :, :_FRAMES].astype(np.float32)
+        return float(self._session.run(None, {"input_features": features})[0].ravel()[0])
+
+
+def open_end_of_turn(config: TurnConfig) -> SmartTurn | None:
+    """The judge by sound that the configuration asks for; None if there is none.
+
+    Raises:
+        UserError: a named file does not exist or is not a smart-turn network.
+    """
+    if config.model == "off":
+        return None
+    path = smart_turn_file() if config.model == "auto" else Path(config.model).expanduser()
+    if path is None:
+        log.info("no smart-turn network (pip install --no-deps pipecat-ai): words and silence decide about turns")
+        return None
+    if not path.is_file():
+        raise UserError(f"turn.model: {path} does not exist")
+    return SmartTurn(path)
+
+
+def words_finished(text: str) -> bool | None:
+    """Whether the words of a turn make a whole: True, False, or None if they leave it open."""
+    stripped = text.strip()
+    words = re.findall(r"[\w']+", stripped.lower())
+    if not words:
+        return None
+    if stripped.endswith(("...", "…", ",", "-", "–", "—", ":")):
+        return False
+    question = _QUESTION.match(stripped) is not None and stripped.endswith("?")
+    if words[-1] in _DANGLING_WORDS and not (question and len(words) <= 4):
+        return False
+    if question and len(words) >= 3:
+        return True
+    if words[-1] in _SELDOM_WORDS and not _WHOLE.fullmatch(" ".join(words)):
+        return None
+    if stripped.endswith((".", "!", "?")):
+        return True if len(words) > 2 or _WHOLE.fullmatch(" ".join(words)) else None
+    return None
+
+
+_WHOLE = re.compile(
+    r"(yes|yeah|yep|no|nope|okay|ok|sure|stop|wait|hello|hi|hey|thanks|thank you|bye|goodbye|please|good|great|nice|"
+    r"really|cool|why|what|who|how|when|where)( (please|there|thanks|you|it|sure|not|so))?"
+)
+
+
+def silence_needed(sound: float | None, text: str, config: TurnConfig) -> int:
+    """Milliseconds of silence after which a turn is over.
+
+    Args:
+        sound: probability by `EndOfTurn`, None if there is no such judge.
+        text: what was understood so far.
+        config: thresholds.
+
+    The words have a veto on "finished", as whisper hears "and the" as such whatever the voice does; the sound alone
+    has a veto only where it is sure, as it knows no synthetic voices.
+    """
+    words = words_finished(text)
+    if words is False:
+        return config.unfinished_ms
+    if sound is None:
+        return config.finished_ms if words else config.unsure_ms
+    if sound >= config.threshold:
+        return config.finished_ms
+    if words:
+        return config.unsure_ms if sound < config.threshold / 2 else config.finished_ms
+    return config.unfinished_ms

@@ -1,0 +1,56 @@
+"""One Ray for all tests, with GPUs that are not there; a model small enough to be no matter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TINY = """
+height: 64
+width: 48
+latent_channels: 8
+latent_stride: 16
+sink: 1
+ring: 2
+dit:
+  dim: 32
+  ffn_dim: 64
+  num_heads: 2
+  num_layers: 2
+  patch: 1
+  concat_previous: true
+  concat_reference: true
+  prediction: x0
+  residual_reference: true
+  audio_dim: 16
+autoencoder:
+  encoder_channels: [8, 8, 8, 8]
+  decoder_channels: [8, 8, 8]
+sampler:
+  context_noise: 0.2
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a model config with random weights."""
+    path: Path = tmp_path_factory.mktemp("model") / "tiny.yaml"
+    path.write_text(TINY)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def ray_started() -> Iterator[None]:
+    """A local Ray with 4 CPUs and 4 pretended GPUs."""
+    os.environ |= {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=4, num_gpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+    yield
+    ray.shutdown()

@@ -1,0 +1,77 @@
+"""Against swscale, FFmpeg's converter."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+import pytest
+import torch
+
+from actors.roles.i420 import rgb_to_i420
+
+
+def reference(rgb: np.ndarray) -> np.ndarray:
+    """uint8 [H, W, 3] -> uint8 [H * 3 / 2, W]."""
+    frame = av.VideoFrame.from_ndarray(rgb, format="rgb24")
+    converted = frame.reformat(
+        format="yuv420p",
+        src_colorspace="ITU709",
+        dst_colorspace="ITU709",
+        src_color_range="JPEG",
+        dst_color_range="MPEG",
+    )
+    return converted.to_ndarray()
+
+
+def smooth(height: int, width: int) -> np.ndarray:
+    y, x = np.mgrid[:height, :width]
+    channels = [127 + 120 * np.sin(x / 40 + k) * np.cos(y / (50 - 10 * k)) for k in range(3)]
+    return np.stack(channels, -1).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    "colour, expected",
+    [
+        ((0, 0, 0), (16, 128, 128)),
+        ((255, 255, 255), (235, 128, 128)),
+        ((255, 0, 0), (63, 102, 240)),
+        ((0, 255, 0), (173, 42, 26)),
+        ((0, 0, 255), (32, 240, 118)),
+        ((128, 128, 128), (126, 128, 128)),
+    ],
+)
+def test_flat_colours(colour: tuple[int, int, int], expected: tuple[int, int, int]) -> None:
+    rgb = np.broadcast_to(np.array(colour, np.uint8), (16, 32, 3)).copy()
+    got = rgb_to_i420(torch.from_numpy(rgb)[None])[0].numpy()
+    assert got.shape == (24, 32)
+    planes = got[:16], got[16:20], got[20:24]
+    assert tuple(int(p.flat[0]) for p in planes) == expected
+    assert all((p == p.flat[0]).all() for p in planes)
+    assert np.abs(got.astype(int) - reference(rgb)).max() <= 1
+
+
+@pytest.mark.parametrize("height, width", [(64, 48), (272, 176), (34, 50), (2, 2)])
+def test_pictures(height: int, width: int) -> None:
+    rgb = smooth(height, width)
+    got = rgb_to_i420(torch.from_numpy(rgb)[None])[0].numpy().astype(int)
+    expected = reference(rgb).astype(int)
+    assert got.shape == expected.shape
+    assert np.abs(got[:height] - expected[:height]).max() <= 1
+    assert np.abs(got - expected).max() <= 3  # swscale sites chroma a little elsewhere
+    assert np.abs(got - expected).mean() < 0.6
+
+
+def test_frames_do_not_mix() -> None:
+    frames = np.stack([smooth(32, 32), np.zeros((32, 32, 3), np.uint8), smooth(32, 32)[::-1].copy()])
+    together = rgb_to_i420(torch.from_numpy(frames))
+    for i in range(3):
+        assert torch.equal(together[i], rgb_to_i420(torch.from_numpy(frames[i : i + 1]))[0])
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [torch.zeros(1, 3, 4, 3, dtype=torch.uint8), torch.zeros(1, 4, 5, 3, dtype=torch.uint8), torch.zeros(1, 4, 4, 3)],
+)
+def test_refuses(frames: torch.Tensor) -> None:
+    with pytest.raises(ValueError):
+        rgb_to_i420(frames)

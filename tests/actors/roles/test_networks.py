@@ -1,0 +1,113 @@
+"""The DiT's and the decoder's roles against the single-process stream, with random weights."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from actors.roles.aligner import AudioAligner
+from actors.roles.dit_shard import DitShard
+from actors.roles.i420 import rgb_to_i420
+from actors.roles.networks import load_networks
+from actors.roles.vae_decoder import VaeDecoder
+from actors.session import Session
+from actors.topology import Role
+from characters.errors import UserError
+from characters.stream import CharacterModel, Stream
+
+
+@pytest.fixture(scope="module")
+def networks(tiny_model: str) -> CharacterModel:
+    torch.set_num_threads(1)
+    return load_networks(tiny_model, "cpu")
+
+
+@pytest.fixture
+def session(networks: CharacterModel) -> Session:
+    rng = np.random.default_rng(1)
+    shape = (networks.config.height, networks.config.width, 3)
+    return Session(rng.integers(0, 255, shape, np.uint8), seed=3)
+
+
+def windows(count: int) -> list[torch.Tensor]:
+    aligner = AudioAligner()
+    aligner.push(0, (np.random.default_rng(0).standard_normal(count * 4000 + 4000) * 0.1).astype(np.float32))
+    return [torch.from_numpy(aligner.next().window) for _ in range(count)]
+
+
+def test_roles_do_what_the_stream_does(networks: CharacterModel, session: Session) -> None:
+    shard, decoder = DitShard(networks, networks.dtype), VaeDecoder(networks)
+    shard.reset(session)
+    decoder.reset(session)
+    stream = Stream(networks, session.portrait, session.seed)
+    for window in windows(6):
+        frames = decoder.decode(shard.generate(window))
+        expected = stream.step(window.numpy(), np.zeros(4000, np.float32)).frames
+        assert torch.equal(frames, rgb_to_i420(torch.from_numpy(expected)))
+
+
+def test_two_processes_have_the_same_random_weights(networks: CharacterModel, tiny_model: str) -> None:
+    other = load_networks(tiny_model, "cpu")
+    for a, b in zip(networks.dit.parameters(), other.dit.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_failed_step_advances_nothing(
+    networks: CharacterModel, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = windows(2)
+    shard, decoder = DitShard(networks), VaeDecoder(networks)
+    for role in (shard, decoder):
+        role.reset(session)
+    decoder.decode(shard.generate(first))
+    index, frame = shard._sampler.index, shard._idle.frame  # type: ignore[union-attr]
+    with monkeypatch.context() as patch:
+        patch.setattr(networks.dit.head, "forward", lambda *a: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            shard.generate(second)
+    assert (shard._sampler.index, shard._idle.frame) == (index, frame)  # type: ignore[union-attr]
+    latent, previous = shard.generate(second), decoder._previous
+    with monkeypatch.context() as patch:
+        patch.setattr(networks.autoencoder.decoder, "forward", lambda *a: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            decoder.decode(latent)
+    assert decoder._previous is previous
+
+
+def test_restore_goes_on_with_the_motion(networks: CharacterModel, session: Session) -> None:
+    shard = DitShard(networks)
+    shard.reset(session)
+    for window in windows(4):
+        shard.generate(window)
+    state = copy.deepcopy(shard.snapshot())
+    expected = shard._idle.next_chunk()
+    other = DitShard(networks)
+    other.reset(session)
+    other.restore(state)
+    assert torch.equal(other._idle.next_chunk(), expected)
+
+
+def test_the_decoder_restores_exactly(networks: CharacterModel, session: Session) -> None:
+    shard, decoder, other = DitShard(networks, networks.dtype), VaeDecoder(networks), VaeDecoder(networks)
+    for role in (shard, decoder, other):
+        role.reset(session)
+    *before, last = [shard.generate(window) for window in windows(4)]
+    for latent in before:
+        decoder.decode(latent)
+    other.restore(decoder.snapshot())
+    assert torch.equal(other.decode(last), decoder.decode(last))
+
+
+def test_a_part_of_the_dit_is_refused(networks: CharacterModel) -> None:
+    with pytest.raises(UserError, match="pipeline and sequence"):
+        DitShard(networks, role=Role("dit.0.0", "dit", 1, (0, 1)))
+
+
+def test_a_portrait_of_another_size_is_refused(networks: CharacterModel) -> None:
+    with pytest.raises(UserError, match="portrait"):
+        DitShard(networks).reset(Session(np.zeros((10, 10, 3), np.uint8)))
+    with pytest.raises(UserError, match="portrait"):
+        VaeDecoder(networks).reset(Session(np.zeros((10, 10, 3), np.uint8)))
