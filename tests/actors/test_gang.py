@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
+from actors.gang import Gang, GangFailed
 from actors.session import RoomAddress, Session
 from actors.topology import ParallelPlan, Profile, Topology, plan_topology
 from characters.chunk import CHUNK_SECONDS
 from characters.errors import UserError
 from tests.actors.fakes import BRIGHT, DARK
-
-ray = pytest.importorskip("ray")
-from actors.gang import Gang, GangFailed  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("ray_started")
 
@@ -289,7 +288,6 @@ def test_a_bad_portrait_is_the_users_error(start: Start) -> None:
 
 
 def test_a_room_that_cannot_be_joined_is_the_users_error(start: Start) -> None:
-    pytest.importorskip("livekit.rtc")
     address = RoomAddress("livekit", "ws://127.0.0.1:9", "no token")
     with pytest.raises(UserError, match="cannot join the LiveKit room"):
         start(session=Session(portrait(), room=address))

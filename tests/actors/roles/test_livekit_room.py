@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from actors.header import Header
+from actors.roles.livekit_room import LivekitRoom
 from actors.roles.publisher import RoomPublisher
 from actors.session import RoomAddress, Session
 from characters.errors import UserError
-
-pytest.importorskip("livekit.rtc")
-from actors.roles.livekit_room import LivekitRoom
 
 
 class Unconnected(LivekitRoom):
