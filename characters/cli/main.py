@@ -22,6 +22,9 @@ COMMANDS = {
     "evaluate": ("characters.cli.evaluate:evaluate", "Measure how good a model is."),
     "corpus": ("characters.cli.train:corpus", "Make the speech corpus for training."),
     "train": ("characters.cli.train:train", "Train a model on rendered characters."),
+    "up": ("characters.cli.up:up", "Start everything and print the address to talk at."),
+    "doctor": ("characters.cli.up:doctor", "Look at this machine: what is there and what is missing."),
+    "livekit": ("characters.cli.up:livekit", "Install the LiveKit server."),
 }
 
 

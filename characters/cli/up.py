@@ -1,0 +1,56 @@
+"""`characters up`, `characters doctor` and `characters livekit`: the system that is served, from the command line."""
+
+from __future__ import annotations
+
+import threading
+
+import click
+
+
+@click.command()
+@click.option("--profile", default="laptop", show_default=True, help="What it runs on: a name from conf/deploy.")
+@click.option("--pipelines", type=click.IntRange(1), default=1, show_default=True, help="Sessions at a time.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Of the page.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where the page is served.")
+@click.option("--dashboard/--no-dashboard", default=True, show_default=True, help="Ray's dashboard.")
+def up(profile: str, pipelines: int, port: int, host: str, dashboard: bool) -> None:
+    """Start everything and print the address. Ctrl-C stops everything.
+
+    Starts Ray, a LiveKit server (unless LIVEKIT_URL names one) and the application, all on loopback.
+    """
+    from deploy.up import up as start
+
+    stop = threading.Event()
+    args = {"profile": profile, "pipelines": pipelines, "http_port": port}
+    start(args, host=host, dashboard=dashboard, stop=stop, say=click.echo)
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Of the page.")
+def doctor(port: int) -> None:
+    """Look at this machine: what is there, what is missing, and what to do about it.
+
+    Exits with 1 if something that `characters up` needs is missing.
+    """
+    from deploy.doctor import examine
+
+    worst = "ok"
+    for line in examine(port):
+        click.echo(f"{line.verdict:4}  {line.subject}: {line.found}" + (f"  ->  {line.remedy}" if line.remedy else ""))
+        if line.verdict == "fail" or (line.verdict == "warn" and worst == "ok"):
+            worst = line.verdict
+    if worst == "fail":
+        raise click.exceptions.Exit(1)
+
+
+@click.group()
+def livekit() -> None:
+    """The LiveKit server."""
+
+
+@livekit.command()
+def install() -> None:
+    """Build livekit-server with Go, for this user."""
+    from deploy.livekit import install_server
+
+    click.echo(install_server())
