@@ -19,6 +19,7 @@ from characters.motion import IdleMotion
 # Training draws identities and motion with seeds far below this one.
 HELDOUT_SEED = 900_000_000
 RENDER_BATCH = 256
+LEAD_IN = 12  # chunks of idle motion thrown away: nobody blinks in the first second
 PAUSES = (2, 12)  # chunks of silence between sentences of a long track, shortest and longest
 
 
@@ -34,6 +35,8 @@ def heldout_identities(count: int, *, seed: int, device: torch.device | str) -> 
 def heldout_motion(rows: int, chunks: int, *, seed: int, device: torch.device | str, sway: float = 1.0) -> Tensor:
     """Idle motion that training never saw: float32 [rows, 4 * chunks, 12]."""
     idle = IdleMotion(rows, seed=HELDOUT_SEED + seed, sway=sway)
+    for _ in range(LEAD_IN):
+        idle.next_chunk()
     return torch.cat([idle.next_chunk() for _ in range(chunks)], 1).to(device)
 
 

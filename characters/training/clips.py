@@ -117,8 +117,8 @@ class ClipPool:
         latest = corpus.chunks - chunks - -(-AHEAD_FRAMES // MEL_FRAMES_PER_CHUNK)
         first_chunk = torch.randint(2, latest, (clips,), generator=generator).to(device)
         identities = sample_identities(clips, seed=seed, device=device)
-        idle = IdleMotion(clips, seed=seed)
-        motion = torch.cat([idle.next_chunk() for _ in range(chunks)], 1).to(device)
+        motion = scattered_motion(clips, chunks, generator) if recipe.scatter else idle_motion(clips, chunks, seed)
+        motion = motion.to(device)
         mouth = corpus.mouths(first_chunk, chunks)
         count = chunks * FRAMES_PER_CHUNK
         pool = ClipPool(
@@ -173,6 +173,28 @@ class ClipPool:
         """The same for latents of every chunk: float32 [clips, chunks, 1, H / stride, W / stride]."""
         middle = slice(FRAMES_PER_CHUNK // 2, None, FRAMES_PER_CHUNK)
         return focus(self.mouth_xy[:, middle], self.eye_xy[:, middle], stride)[:, :, None]
+
+
+def idle_motion(clips: int, chunks: int, seed: int) -> Tensor:
+    """float32 [clips, 4 * chunks, 12], as a stream moves."""
+    idle = IdleMotion(clips, seed=seed)
+    return torch.cat([idle.next_chunk() for _ in range(chunks)], 1)
+
+
+def scattered_motion(clips: int, chunks: int, generator: torch.Generator) -> Tensor:
+    """float32 [clips, 4 * chunks, 12]: anything, moving slowly; half of the clips blink, each frame at will."""
+    frames = chunks * FRAMES_PER_CHUNK
+
+    def uniform(*shape: int) -> Tensor:
+        return 2 * torch.rand(*shape, generator=generator) - 1
+
+    channels = len(MOTION_CHANNELS)
+    drift = uniform(clips, 1, channels) * torch.linspace(-0.3, 0.3, frames)[:, None]
+    motion = (uniform(clips, 1, channels) + drift).clamp(-1, 1)
+    blinking = torch.rand(clips, 1, generator=generator) < 0.5
+    lids = (1.6 * torch.rand(clips, frames, generator=generator) - 0.3).clamp(0, 1)
+    motion[..., MOTION_CHANNELS.index("blink")] = torch.where(blinking, lids, 0.0)
+    return motion
 
 
 def focus(mouth: Tensor, eyes: Tensor, stride: int) -> Tensor:

@@ -39,6 +39,8 @@ class Recipe:
         seed: of identities, motion, order and noise.
         clips: rendered clips kept in GPU memory (uint8; 144 kB a frame), per GPU.
         chunks: chunks of a clip.
+        scatter: draw controls at random over their whole range instead of idle motion; what a reader needs to learn,
+            as idle motion rarely blinks and never goes to extremes.
         compile: use torch.compile for the networks.
         log_every: steps between log lines.
         autoencoder, reader, dit: the stages, in this order. The reader is the network that `characters evaluate`
@@ -49,6 +51,7 @@ class Recipe:
     seed: int = 1
     clips: int = 4096
     chunks: int = 24
+    scatter: bool = False
     compile: bool = True
     log_every: int = 100
     autoencoder: Stage = field(default_factory=Stage)
