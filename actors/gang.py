@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import ray
@@ -68,7 +68,7 @@ class Gang:
         self.topology = topology
         self.state: State = "starting"
         self.reason = ""
-        self._factory, self._on_state = factory, on_state
+        self._factory, self.on_state = factory, on_state
         self._group, self._own_group, self._first_bundle = group, group is None, first_bundle
         self._health_period, self._health_timeout = health_period, health_timeout
         self._max_rebuilds, self._rebuild_window = max_rebuilds, rebuild_window
@@ -83,6 +83,31 @@ class Gang:
         self._stopping = threading.Event()
         self._supervisor: threading.Thread | None = None
 
+    def prepare(self, timeout: float = 60.0) -> None:
+        """Place and load, so that a session can start at once; `start` does it if it was not done before.
+
+        Args:
+            timeout: seconds to wait for resources.
+
+        Raises:
+            UserError: no room for the bundles, or the model cannot be loaded.
+            GangFailed: a process died while loading.
+        """
+        with self._failures_end_it():
+            if self._group is None:
+                self._group = placement_group(self.topology.bundles, strategy="STRICT_PACK")
+            if not self._group.wait(timeout):
+                raise UserError(f"no host has room for {self.topology.bundles} within {timeout:.0f} s")
+            self._load_stages([stage.name for stage in self.topology.stages])
+
+    def check(self, timeout: float = 5.0) -> None:
+        """Ask every process whether it is there.
+
+        Raises:
+            RayError: one is not, or does not answer.
+        """
+        _all([stage.pid.remote() for stage in list(self._stages.values())], timeout)
+
     def start(self, session: Session, timeout: float = 60.0) -> None:
         """Place, load, connect and run; then watch from a thread until `stop`.
 
@@ -94,23 +119,26 @@ class Gang:
             UserError: no room for the bundles, or what a role says of the session.
             GangFailed: a process died while starting.
         """
+        if not self._stages:
+            self.prepare(timeout)
         self._session = session
-        try:
-            if self._group is None:
-                self._group = placement_group(self.topology.bundles, strategy="STRICT_PACK")
-            if not self._group.wait(timeout):
-                raise UserError(f"no host has room for {self.topology.bundles} within {timeout:.0f} s")
-            self._start_stages([stage.name for stage in self.topology.stages])
+        with self._failures_end_it():
+            self._reset_stages(list(self._stages))
             self._connect()
+        self._become("running", "started")
+        self._supervisor = threading.Thread(target=self._supervise, name="gang", daemon=True)
+        self._supervisor.start()
+
+    @contextlib.contextmanager
+    def _failures_end_it(self) -> Iterator[None]:
+        try:
+            yield
         except (RayError, UserError) as e:
             self._end("failed", _reason(e))
             cause = e.cause if isinstance(e, RayTaskError) else e
             if isinstance(cause, UserError):
                 raise cause from None
             raise GangFailed(self.reason) from e
-        self._become("running", "started")
-        self._supervisor = threading.Thread(target=self._supervise, name="gang", daemon=True)
-        self._supervisor.start()
 
     def stop(self) -> None:
         """End the session and everything that was started for it."""
@@ -143,9 +171,9 @@ class Gang:
         answer: Any = self.handle("publisher").ledger.remote()
         return ray.get(answer, timeout=10.0)
 
-    def _start_stages(self, names: list[str]) -> None:
-        """Start processes, load their roles and put them where the session was last seen."""
-        assert self._group is not None and self._session is not None
+    def _load_stages(self, names: list[str]) -> None:
+        """Start processes and load their roles."""
+        assert self._group is not None
         actor_class: Any = Stage  # what ray.remote makes of a class has no type
         started: list[ActorHandle] = []
         for i, stage in enumerate(self.topology.stages):
@@ -159,10 +187,15 @@ class Gang:
                 )
                 self._stages[stage.name] = actor
                 started.append(actor)
-        _all([actor.load.remote() for actor in started], _LOAD_TIMEOUT)
+        _all([actor.load.remote() for actor in started], _LOAD_TIMEOUT, self._stopping)
+
+    def _reset_stages(self, names: list[str]) -> None:
+        """Put loaded stages where the session was last seen."""
+        assert self._session is not None
+        started = [self._stages[name] for name in names]
         session = ray.put(self._session)
-        _all([actor.reset.remote(session) for actor in started], _STEP_TIMEOUT)
-        _all([actor.restore.remote(self._states, self._retired) for actor in started], _STEP_TIMEOUT)
+        _all([actor.reset.remote(session) for actor in started], _STEP_TIMEOUT, self._stopping)
+        _all([actor.restore.remote(self._states, self._retired) for actor in started], _STEP_TIMEOUT, self._stopping)
 
     def _connect(self) -> None:
         """Open all channels and run."""
@@ -171,9 +204,9 @@ class Gang:
         # A role may have retired a generation by itself (see LoopRole.broadcast).
         self._retired = max([self._retired, *(state.get("retired", NONE_RETIRED) for state in self._states.values())])
         peers = {name: [peer for other, peer in stages.items() if other != name] for name in stages}
-        _all([stage.introduce.remote(peers[name]) for name, stage in stages.items()], _STEP_TIMEOUT)
+        _all([stage.introduce.remote(peers[name]) for name, stage in stages.items()], _STEP_TIMEOUT, self._stopping)
         opened = [stage.open.remote(self._directory, self._epoch, self._retired) for stage in stages.values()]
-        _all(opened, _STEP_TIMEOUT)
+        _all(opened, _STEP_TIMEOUT, self._stopping)
         self._runs = {stage.run.remote(): name for name, stage in stages.items()}
 
     def _supervise(self) -> None:
@@ -216,8 +249,9 @@ class Gang:
                 reason = why or reason
                 self._become("rebuilding", reason)
                 survivors = [stage for name, stage in self._stages.items() if name not in dead]
-                _all([stage.resume.remote() for stage in survivors], _STEP_TIMEOUT)
-                self._start_stages(dead)
+                _all([stage.resume.remote() for stage in survivors], _STEP_TIMEOUT, self._stopping)
+                self._load_stages(dead)
+                self._reset_stages(dead)
                 self._connect()
             except RayError as e:
                 reason = _reason(e)
@@ -273,18 +307,25 @@ class Gang:
     def _become(self, state: State, reason: str) -> None:
         self.state, self.reason = state, reason
         log.info("session %s: %s", state, reason)
-        self._on_state(state, reason)
+        self.on_state(state, reason)
 
 
-def _all(answers: list[Any], timeout: float) -> None:
+def _all(answers: list[Any], timeout: float, stopping: threading.Event | None = None) -> None:
     """Wait for all answers, then raise the first error among them: one that nobody reads, Ray would print.
+
+    Args:
+        answers: futures.
+        timeout: seconds for all of them together.
+        stopping: ends the wait early, as if it had taken too long.
 
     Raises:
         RayError: a call failed or took too long.
     """
     if not answers:
         return
-    _, late = ray.wait(answers, num_returns=len(answers), timeout=timeout)
+    give_up, late = time.monotonic() + timeout, answers
+    while late and (left := give_up - time.monotonic()) > 0 and not (stopping and stopping.is_set()):
+        _, late = ray.wait(answers, num_returns=len(answers), timeout=min(left, 0.5) if stopping else left)
     errors: list[RayError] = []
     for answer in answers:
         if answer not in late:

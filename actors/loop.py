@@ -11,6 +11,7 @@ from torch import Tensor
 
 from actors.channel import Channel
 from actors.header import DROPPED, NONE_RETIRED, Header
+from actors.ledger import Turn
 
 Outputs = Mapping[str, Tensor]
 
@@ -21,9 +22,11 @@ class LoopRole:
     Attributes:
         broadcast: retires a generation in every role of the session, this one's included; from any thread. Set by the
             process that the role runs in.
+        record: enters a finished turn in the session's ledger; from any thread. Set likewise.
     """
 
     broadcast: Callable[[int], None] = staticmethod(lambda generation: None)
+    record: Callable[[Turn], None] = staticmethod(lambda turn: None)
 
     def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, Outputs]:
         """Work on one chunk. If it raises, nothing has advanced.

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from characters.character import Character
+
 
 @dataclass(frozen=True)
 class RoomAddress:
@@ -31,8 +33,10 @@ class Session:
         portrait: uint8 [H, W, 3], RGB, of the model's frame size; read-only once it has travelled.
         seed: of noise and idle motion.
         room: where it publishes.
+        character: who speaks; None for pictures and pushed sound without a conversation.
     """
 
     portrait: np.ndarray
     seed: int = 0
     room: RoomAddress = RoomAddress()
+    character: Character | None = None

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ray.util.metrics import Counter, Histogram
 from actors.channel import Channel, ChannelAborted, End
 from actors.channels import open_channel
 from actors.header import Header
-from actors.ledger import Ledger
+from actors.ledger import Ledger, Turn
 from actors.local import LocalChannel
 from actors.loop import Loop, LoopRole
 from actors.session import Session
@@ -71,6 +72,9 @@ class Stage:
         self._latency = Histogram(
             "characters_chunk_latency_seconds", "Seconds from aligner to publisher", _BUCKETS, tuple(tags)
         ).set_default_tags(tags)
+        self._turns = Histogram(
+            "characters_turn_seconds", "Seconds of one step of a turn", _BUCKETS, ("stage", *tags)
+        ).set_default_tags(tags)
         self._misses = Counter("characters_late_chunks", "Chunks that left late", tuple(tags)).set_default_tags(tags)
 
     def load(self) -> None:
@@ -84,7 +88,7 @@ class Stage:
         factory: Factory = getattr(importlib.import_module(module), function)
         self._roles = factory(self._topology, self._stage)
         for role in self._roles.values():
-            role.broadcast = self._broadcast
+            role.broadcast, role.record = self._broadcast, self._record_turn
 
     def reset(self, session: Session) -> None:
         """Start a session.
@@ -180,6 +184,14 @@ class Stage:
         self._retire(generation)  # first here: in the room's stage this is what silences the character
         for peer in self._peers:
             peer.retire.remote(generation)
+
+    def _record_turn(self, turn: Turn) -> None:
+        self._ledger.add_turn(turn)
+        stamps = list(turn.stamps.items())
+        for (_, begin), (name, end) in pairwise(stamps):
+            self._turns.observe(max(0.0, end - begin), {"stage": name})
+        if len(stamps) > 1:
+            self._turns.observe(stamps[-1][1] - stamps[0][1], {"stage": "turn"})
 
     def _retire(self, generation: int) -> None:
         for name, role in self._roles.items():

@@ -20,6 +20,7 @@ from omegaconf import MISSING
 from actors.channel import SLOTS, TensorSpec
 from actors.channels import Kind
 from actors.header import MAX_PLACES
+from actors.voice.config import VoiceConfig
 from characters.audio_features import WINDOW_FRAMES
 from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, SAMPLES_PER_CHUNK
 from characters.config import load_yaml
@@ -63,6 +64,7 @@ class Profile:
         flight: chunks between aligner and publisher. More hides more jitter, at 167 ms of latency each; 0 = one more
             than the model has stages in a row.
         exact_timings: wait for the GPU at the end of each stage, so that its stamps are true.
+        voice: how the character hears, thinks and speaks.
     """
 
     model: str = MISSING
@@ -74,6 +76,7 @@ class Profile:
     threads: int = 1
     flight: int = 0
     exact_timings: bool = True
+    voice: VoiceConfig = field(default_factory=VoiceConfig)
 
     def __post_init__(self) -> None:
         if self.device not in ("cpu", "cuda"):

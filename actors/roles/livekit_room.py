@@ -14,7 +14,7 @@ from characters.errors import UserError
 
 # Sound that the SDK may hold; more than a block's worth, so that a late wake-up of ours is not heard.
 _AUDIO_QUEUE_MS = 200
-_TIMEOUT = 15.0
+_TIMEOUT = 25.0
 # The browser plays tracks of one stream in sync.
 _STREAM = "character"
 
@@ -47,7 +47,7 @@ class LivekitRoom:
             self.room = self._call(self._join(address))
         except Exception as e:
             self._stop()
-            raise UserError(f"cannot join the LiveKit room at {address.url}: {e}") from e
+            raise UserError(f"cannot join the LiveKit room at {address.url}: {str(e) or type(e).__name__}") from e
 
     def capture_video(self, frame: np.ndarray, timestamp_us: int) -> None:
         """See `Room.capture_video`.
@@ -82,7 +82,8 @@ class LivekitRoom:
         rtc = self._rtc
         room = rtc.Room(loop=self.loop)
         room.on("disconnected", lambda *_: self._gone.set())
-        await room.connect(address.url, address.token)
+        # What to hear is chosen track by track: nobody here watches the user's camera.
+        await room.connect(address.url, address.token, rtc.RoomOptions(auto_subscribe=False))
         self._make_sources()
         audio = rtc.LocalAudioTrack.create_audio_track("voice", self._audio)
         video = rtc.LocalVideoTrack.create_video_track("face", self._video)

@@ -42,7 +42,7 @@ class RoomPublisher(LoopRole):
     ) -> None:
         self.deadline = Deadline()
         self.room: Room | None = None
-        self._join, self._played = join, played
+        self.join, self._played = join, played
         self._closed = threading.Event()
         self._clock, self._sleep = clock, sleep or self._closed.wait
         self._retired = NONE_RETIRED
@@ -56,7 +56,7 @@ class RoomPublisher(LoopRole):
         self.close()
         self._closed.clear()
         self.deadline = Deadline()
-        self.room = self._join(session)
+        self.room = self.join(session)
 
     def publish(self, header: Header, frames: np.ndarray, pcm: np.ndarray) -> int:
         """Wait until the chunk is due, then let it go, frame by frame.

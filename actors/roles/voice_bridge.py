@@ -129,6 +129,11 @@ class VoiceBridge:
         making = self._reply is not None and not self._reply.complete and not self._ahead(self._reply)
         return making or any(not t.done() for t in (self._hearing, *self._prefix) if t is not None)
 
+    def restore(self, history: Sequence[Message], generation: int) -> None:
+        """Before `start`: go on with a conversation that another bridge began; replies count from `generation` on."""
+        self._history = list(history)
+        self._generation = max(self._generation, generation)
+
     async def start(self) -> None:
         """Warms the parts up and begins to watch for gaps in the user's sound. A part that fails makes a `Problem`."""
         for stage, pool, warm in (
@@ -332,8 +337,18 @@ class VoiceBridge:
 
     def greet(self) -> None:
         """The character's greeting, as a reply of its own."""
-        if self._character.greeting.strip() and self._reply is None and not self._closed:
-            self._start_reply(TurnLedger(0), self._character.greeting)
+        self.say(self._character.greeting)
+
+    def say(self, text: str) -> None:
+        """A line that is known beforehand, as a reply of its own, unless the character is speaking already."""
+        if text.strip() and self._reply is None and not self._closed:
+            self._start_reply(TurnLedger(0), text)
+
+    def interrupt(self) -> None:
+        """The user wants quiet: as if they had spoken up, without anything to answer."""
+        if self._reply is not None:
+            self._hold()
+            self._interrupt()
 
     def report_played(self, generation: int, samples: int) -> None:
         """How much of a generation the user has heard, at 24 kHz from its start; late and repeated reports are fine."""

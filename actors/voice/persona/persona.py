@@ -45,6 +45,10 @@ class ScriptedPersona:
     async def stream(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncIterator[str | ToolCall]:
         """See `LanguageModel.stream`. Tools are never called."""
         said = [m.text for m in messages if m.role == "user"]
+        if not self._used:  # a conversation that another persona began
+            for text in said[:-1]:
+                self.memory.learn_name(text)
+                self.memory.learn_fact(text)
         heard = [m.text for m in messages if m.role == "assistant" and m.text]
         yield self.reply(said[-1] if said else "", heard[-1] if heard else "")
 

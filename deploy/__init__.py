@@ -1,0 +1,1 @@
+"""The Serve application: HTTP ingress, admission, LiveKit, pipelines, and the page."""

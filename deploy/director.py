@@ -1,0 +1,220 @@
+"""Makes happen what `sessions` decides: rooms on the LiveKit server, calls to the pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from livekit import api
+
+from actors.session import RoomAddress
+from actors.session import Session as PipelineSession
+from characters.character import LoadedCharacter, list_characters
+from characters.errors import UserError
+from characters.media.portrait import load_portrait
+from deploy.sessions import Action, Session, Sessions, State
+from deploy.settings import Settings
+from deploy.tokens import CHARACTER, character_token, room_configuration
+
+log = logging.getLogger("ray.serve")
+
+_TICK_SECONDS = 0.5
+_RECONCILE_TICKS = 10
+_LIVEKIT_SECONDS = 3.0
+
+
+class Pipelines(Protocol):
+    """Where sessions run."""
+
+    async def count(self) -> int:
+        """How many pipelines there are."""
+        ...
+
+    def run(self, session: PipelineSession) -> AsyncIterator[Mapping[str, Any]]:
+        """See `Pipeline.session`; closing the iterator ends the session."""
+        ...
+
+    async def ledger(self, stage: Any) -> dict[str, Any]:
+        """The Chrome trace of the session whose room's actor this is."""
+        ...
+
+
+class LivekitGone(Exception):
+    """The LiveKit server does not answer."""
+
+
+class Director:
+    """Owns the sessions of one application.
+
+    Args:
+        settings: of the application.
+        pipelines: where sessions run.
+        frame_size: (height, width) of the model's frames, for portraits.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        pipelines: Pipelines,
+        frame_size: tuple[int, int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings
+        self.characters: dict[str, LoadedCharacter] = {c.slug: c for c in list_characters()}
+        self.sessions = Sessions(settings.queue, settings.grace_s, settings.join_s, settings.poll_s, clock)
+        self._pipelines, self._frame_size = pipelines, frame_size
+        self._portraits: dict[str, np.ndarray] = {}
+        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._stages: dict[str, Any] = {}  # session -> the room's actor, newest
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._api: api.LiveKitAPI | None = None
+
+    async def start(self) -> None:
+        """Begin to look after the sessions, in the running event loop."""
+        self.sessions.capacity = await self._pipelines.count()
+        self._spawn(self._tend())
+
+    async def close(self) -> None:
+        """End every session."""
+        for session in self.sessions.all():
+            self.act(self.sessions.cancel(session))
+        tasks = [*self._calls.values()]
+        for task in [*self._tasks, *tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *tasks, return_exceptions=True)
+        if self._api is not None:
+            await self._api.aclose()  # type: ignore[no-untyped-call]
+
+    def act(self, actions: list[Action]) -> None:
+        """Do what the state machine wants done."""
+        for action in actions:
+            session = action.session
+            match action.kind:
+                case "start":
+                    self._calls[session.id] = asyncio.get_running_loop().create_task(self._run(session))
+                case "stop":
+                    if call := self._calls.get(session.id):
+                        call.cancel()  # the room is closed after it: a room that goes first looks like a failure
+                case "close":
+                    self._spawn(self._close_room(session.room))
+
+    async def open_room(self, session: Session) -> None:
+        """Create the session's room, so that it is known to be there.
+
+        Raises:
+            LivekitGone: the server does not answer, or refuses.
+        """
+        config = room_configuration(session.room)
+        request = api.CreateRoomRequest(
+            name=session.room,
+            empty_timeout=config.empty_timeout,
+            departure_timeout=config.departure_timeout,
+            max_participants=config.max_participants,
+            sync_streams=True,
+        )
+        try:
+            async with asyncio.timeout(_LIVEKIT_SECONDS):
+                await self._livekit().room.create_room(request)
+        except Exception as error:  # the client raises whatever its transport does
+            raise LivekitGone(f"the LiveKit server does not answer: {error}") from error
+
+    async def trace(self, session: Session) -> dict[str, Any] | None:
+        """The Chrome trace of a running session; None if there is none now."""
+        stage = self._stages.get(session.id)
+        return None if stage is None else await self._pipelines.ledger(stage)
+
+    async def livekit_answers(self) -> bool:
+        """Whether the server does."""
+        try:
+            async with asyncio.timeout(_LIVEKIT_SECONDS):
+                await self._livekit().room.list_rooms(api.ListRoomsRequest(names=["-"]))
+            return True
+        except Exception:
+            return False
+
+    async def _run(self, session: Session) -> None:
+        """The streaming call of one session."""
+        try:
+            stream = self._pipelines.run(await asyncio.to_thread(self._describe, session))
+            async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
+                async for event in events:
+                    log.info("session %s: %s: %s", session.id, event["state"], event["reason"])
+                    self._stages[session.id] = event["stage"]
+        except asyncio.CancelledError:
+            pass  # hung up, or left alone
+        except Exception as error:
+            cause = getattr(error, "cause", None) or error
+            code = "refused" if isinstance(cause, UserError) else "pipeline_failed"
+            log.error("session %s failed: %s", session.id, cause)
+            lines = str(cause).strip().splitlines()
+            self.act(self.sessions.failed(session, code, lines[-1] if lines else type(cause).__name__))
+        finally:
+            self._calls.pop(session.id, None)
+            self._stages.pop(session.id, None)
+            self._spawn(self._close_room(session.room))
+            self.act(self.sessions.freed(session))
+
+    def _describe(self, session: Session) -> PipelineSession:
+        """What the pipeline needs to know."""
+        loaded = self.characters[session.character]
+        if session.character not in self._portraits:
+            self._portraits[session.character] = load_portrait(loaded.portrait, *self._frame_size)
+        access = self.settings.livekit
+        token = character_token(access, session.room, loaded.slug, loaded.character.name)
+        return PipelineSession(
+            portrait=self._portraits[session.character],
+            seed=self.settings.seed,
+            room=RoomAddress("livekit", access.url, token),
+            character=loaded.character,
+        )
+
+    async def _tend(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            ticks += 1
+            try:
+                self.sessions.capacity = await self._pipelines.count()
+                self.act(self.sessions.tick())
+                if ticks % _RECONCILE_TICKS == 0:
+                    await self._reconcile()
+            except Exception:  # this loop must outlive whatever Serve or LiveKit answer in a bad moment
+                log.exception("looking after the sessions failed; going on")
+
+    async def _reconcile(self) -> None:
+        """Webhooks can be lost, with a server that dies or one that was never told of us: ask who is in the rooms."""
+        open_ones = {s.room: s for s in self.sessions.all() if s.state in (State.READY, State.RUNNING)}
+        if not open_ones:
+            return
+        try:
+            async with asyncio.timeout(_LIVEKIT_SECONDS):
+                for room, session in open_ones.items():
+                    found = await self._livekit().room.list_participants(api.ListParticipantsRequest(room=room))
+                    there = session.identity in {p.identity for p in found.participants if p.identity != CHARACTER}
+                    if there != session.present:
+                        note = self.sessions.joined if there else self.sessions.left
+                        self.act(note(room, session.identity))
+        except Exception as error:
+            log.warning("cannot ask the LiveKit server who is there: %s", error)
+
+    async def _close_room(self, room: str) -> None:
+        with contextlib.suppress(Exception):  # it may never have been opened, or be gone with its server
+            async with asyncio.timeout(_LIVEKIT_SECONDS):
+                await self._livekit().room.delete_room(api.DeleteRoomRequest(room=room))
+
+    def _livekit(self) -> api.LiveKitAPI:
+        if self._api is None:
+            access = self.settings.livekit
+            self._api = api.LiveKitAPI("http" + access.url.removeprefix("ws"), access.key, access.secret)
+        return self._api
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

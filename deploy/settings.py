@@ -1,0 +1,148 @@
+"""Settings of the application: from `serve run deploy.app:build key=value` and, for all secrets, the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from characters.errors import UserError, did_you_mean
+
+LOOPBACK = "127.0.0.1"
+HTTP_PORT, LIVEKIT_PORT = 8000, 7880
+
+
+@dataclass(frozen=True)
+class LivekitAccess:
+    """How to reach a LiveKit server.
+
+    Attributes:
+        url: for us, ws:// or wss://.
+        key, secret: its API key.
+        public_url: for browsers; `url` if empty.
+        own: whether the application starts the server itself.
+        port: of its own server: HTTP; the next one is media over UDP.
+    """
+
+    url: str
+    key: str
+    secret: str = field(repr=False)
+    public_url: str = ""
+    own: bool = False
+    port: int = LIVEKIT_PORT
+
+    @property
+    def browser_url(self) -> str:
+        """What browsers are told."""
+        return self.public_url or self.url
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of them.
+
+    Attributes:
+        profile: name of a file in conf/deploy, or a path to one.
+        pipelines: sessions at a time, to begin with; Serve can scale them later.
+        queue: users that may wait.
+        grace_s: how long the character stays when the last user has left.
+        join_s: how long a ready session waits for its user.
+        poll_s: a queued user who does not ask for so long has gone.
+        http_port: that Serve listens on, for LiveKit's webhooks.
+        livekit_port: of an own server; 0 = 7880, or the next that is free.
+        seed: of noise and idle motion.
+        cors: comma-separated origins that may call the API from a browser; none by default.
+        max_body: bytes of a request.
+        api_key: asked for by the API if not empty. From CHARACTERS_API_KEY.
+        livekit: see `LivekitAccess`. From LIVEKIT_URL, LIVEKIT_API_KEY, LIVEKIT_API_SECRET and LIVEKIT_PUBLIC_URL.
+    """
+
+    livekit: LivekitAccess
+    profile: str = "laptop"
+    pipelines: int = 1
+    queue: int = 50
+    grace_s: float = 20.0
+    join_s: float = 60.0
+    poll_s: float = 30.0
+    http_port: int = HTTP_PORT
+    livekit_port: int = 0
+    seed: int = 0
+    cors: str = ""
+    max_body: int = 65_536
+    api_key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if self.pipelines < 1 or self.queue < 0:
+            raise UserError("pipelines must be at least 1, queue not negative")
+        if min(self.grace_s, self.join_s, self.poll_s) <= 0 or self.max_body < 1024:
+            raise UserError("grace_s, join_s and poll_s must be positive, max_body at least 1024")
+        if not 0 < self.http_port < 65536 or not 0 <= self.livekit_port < 65535:
+            raise UserError("http_port and livekit_port must be ports")
+
+
+def load_settings(args: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
+    """Check `args` (texts, as Serve hands them on) and add what the environment holds.
+
+    Raises:
+        UserError: an unknown key, a value of the wrong type or out of range, or half of an API key.
+    """
+    fields = {f.name: f for f in dataclasses.fields(Settings) if f.name not in ("livekit", "api_key")}
+    values: dict[str, Any] = {}
+    for key, value in args.items():
+        if key not in fields:
+            raise UserError(f"unknown setting {key!r}; {did_you_mean(key, list(fields))}")
+        convert = {"int": int, "float": float, "str": str}[str(fields[key].type)]
+        try:
+            values[key] = convert(value)
+        except (TypeError, ValueError):
+            raise UserError(f"setting {key} is {value!r}, which is no {fields[key].type}") from None
+    livekit = _livekit(environment, int(values.get("livekit_port", 0)))
+    return Settings(livekit, **values, api_key=environment.get("CHARACTERS_API_KEY", ""))
+
+
+def _livekit(environment: Mapping[str, str], port: int) -> LivekitAccess:
+    url = environment.get("LIVEKIT_URL", "")
+    key, secret = environment.get("LIVEKIT_API_KEY", ""), environment.get("LIVEKIT_API_SECRET", "")
+    public = environment.get("LIVEKIT_PUBLIC_URL", "")
+    if bool(key) != bool(secret):
+        raise UserError("LIVEKIT_API_KEY and LIVEKIT_API_SECRET belong together: set both or neither")
+    if url:
+        if not key:
+            raise UserError("LIVEKIT_URL is set, so LIVEKIT_API_KEY and LIVEKIT_API_SECRET must be too")
+        if not url.startswith(("ws://", "wss://")):
+            raise UserError(f"LIVEKIT_URL must begin with ws:// or wss://, not {url!r}")
+        return LivekitAccess(url, key, secret, public)
+    if secret and len(secret) < 32:
+        raise UserError("LIVEKIT_API_SECRET must have at least 32 characters")
+    port = port or free_ports(LIVEKIT_PORT)
+    key, secret = key or f"key{secrets.token_hex(6)}", secret or secrets.token_urlsafe(32)
+    return LivekitAccess(f"ws://{LOOPBACK}:{port}", key, secret, public, own=True, port=port)
+
+
+def free_ports(first: int, count: int = 2) -> int:
+    """The lowest port from `first` on that is free on loopback together with the `count - 1` after it.
+
+    Raises:
+        UserError: none within the next 100.
+    """
+    for port in range(first, first + 100):
+        if all(is_free(port + i) for i in range(count)):
+            return port
+    raise UserError(f"no free ports from {first} to {first + 100}: stop what is listening there")
+
+
+def is_free(port: int, host: str = LOOPBACK) -> bool:
+    """Whether nobody listens on a TCP port or has bound the UDP port."""
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(socket.AF_INET, kind) as probe:
+            if kind == socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                return False
+    return True

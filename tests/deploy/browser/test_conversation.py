@@ -1,0 +1,165 @@
+"""The whole system, started as a user starts it: a question spoken into a browser is answered by voice and face."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Page, expect
+
+from actors.voice.config import SttConfig
+from actors.voice.stt import open_stt
+from characters.character import list_characters
+from characters.speech import open_voice
+from tests.deploy.browser.browser import open_browser, watch
+
+QUESTION = "What is your name?"
+CHARACTER = "ruby"
+START_SECONDS = 300
+TURN_MS = 60_000
+LOUD, QUIET = 0.01, 0.001  # RMS of speech, and of silence
+EDGE_SECONDS = 0.4  # around speech, in which neither is certain
+SILENCE_SECONDS = 6
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Where `characters up` says that the page is. $CHARACTERS_PORT: of an instance that may run already."""
+    port = os.environ.get("CHARACTERS_PORT")
+    if port is None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = str(probe.getsockname()[1])
+    command = [sys.executable, "-m", "characters.cli.main", "up", "--no-dashboard", "--port", port]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as up:
+        try:
+            yield _printed_address(up)
+        finally:
+            up.send_signal(signal.SIGINT)
+            try:
+                up.wait(60)
+            except subprocess.TimeoutExpired:
+                up.kill()
+
+
+def _printed_address(up: subprocess.Popen[str]) -> str:
+    assert up.stdout is not None
+    guard = threading.Timer(START_SECONDS, up.kill)
+    guard.start()
+    told = ""
+    for line in up.stdout:
+        told += line
+        if found := re.search(r"(?:open|running:) (http://127\.0\.0\.1:\d+)", line):
+            guard.cancel()
+            return found[1]
+    raise AssertionError(f"`characters up` has not come up:\n{told}")
+
+
+@pytest.fixture(scope="module")
+def microphone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The question as Chromium's fake microphone wants it: 48 kHz, mono, 16 bit.
+
+    It begins when the microphone is opened, which on a busy machine is long before the character hears: the silence
+    around the question makes that it is asked once, and once more if it was missed.
+    """
+    pcm = np.concatenate([piece.pcm for piece in open_voice("hibari").speak(QUESTION)])
+    doubled = np.interp(np.arange(2 * len(pcm)) / 2, np.arange(len(pcm)), pcm)  # 24 -> 48 kHz
+    before, after = np.zeros(4 * 48_000), np.zeros(40 * 48_000)
+    sound = np.concatenate([before, doubled / np.abs(doubled).max() * 0.6, after])
+    path = tmp_path_factory.mktemp("microphone") / "question.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(48_000)
+        file.writeframes((sound * 32767).astype("<i2").tobytes())
+    return path
+
+
+def test_spoken_question_spoken_answer(address: str, microphone: Path, artefacts: Path) -> None:
+    with open_browser(microphone) as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 860})
+        wrong = watch(page)
+        page.goto(address)
+        _greeted(page)
+
+        page.evaluate((Path(__file__).parent / "recorder.js").read_text())
+        page.get_by_role("button", name="Unmute").click()  # the microphone opens, and its file begins
+        expect(page.locator("#lines .mine:not([data-interim]) p").first).to_have_text(
+            re.compile("name", re.IGNORECASE), timeout=TURN_MS
+        )
+        page.wait_for_function("() => recording.seen.at(-1)?.[2] > 0.02", timeout=TURN_MS)
+        page.screenshot(path=artefacts / "conversation.png")
+        expect(page.locator("#lines .theirs:not([data-interim])")).to_have_count(2, timeout=TURN_MS)
+        expect(page.locator("#state")).to_have_text("Listening", timeout=TURN_MS)
+        time.sleep(SILENCE_SECONDS)
+        seen = np.array(page.evaluate("recording.seen"))
+        picture = Image.open(io.BytesIO(base64.b64decode(page.evaluate("recording.picture()"))))
+        sound = _decode(base64.b64decode(page.evaluate("recording.sound()")))
+        written = page.locator("#lines .theirs p").last.inner_text()
+        page.get_by_role("button", name="Hang up").click()
+        expect(page.locator("#notice")).to_contain_text("You talked with")
+
+    heard = open_stt(SttConfig()).transcribe(sound).text
+    speaking, still = _mouth(seen)
+    lasted = seen[-1, 0] - seen[0, 0]
+    print(f"answer {written!r}, heard {heard!r}; {len(seen) / lasted:.1f} fps seen over {lasted:.0f} s;", end=" ")
+    print(f"mouth changes by {speaking:.2f} a frame when it speaks, by {still:.2f} when it does not")
+    assert CHARACTER in heard.lower()
+    assert _nearest(picture) == CHARACTER
+    assert speaking > 3 * still
+    assert not wrong
+
+
+def _greeted(page: Page) -> None:
+    """Join without a microphone and hear the greeting out."""
+    page.locator(f"input[value={CHARACTER}]").check(force=True)
+    page.get_by_role("button", name="Type instead").click()
+    expect(page.locator("#frame[data-live]")).to_be_visible(timeout=TURN_MS)
+    expect(page.locator("#lines .theirs:not([data-interim])")).to_have_count(1, timeout=TURN_MS)
+    time.sleep(3)  # its last words are still on their way
+
+
+def _decode(webm: bytes) -> np.ndarray:
+    """float32 [n], mono at 16 kHz, from the first loud sample to the last."""
+    resampler = av.AudioResampler("flt", "mono", 16_000)
+    with av.open(io.BytesIO(webm)) as file:
+        frames = [out for frame in file.decode(audio=0) for out in resampler.resample(frame)]
+    sound = np.concatenate([frame.to_ndarray()[0] for frame in frames])
+    loud = np.flatnonzero(np.abs(sound) > LOUD)
+    assert len(loud), "no sound was received"
+    return sound[loud[0] : loud[-1] + 1]
+
+
+def _nearest(picture: Image.Image) -> str:
+    """The character whose portrait is most like a picture."""
+
+    def pixels(image: Image.Image) -> np.ndarray:
+        return np.asarray(image.convert("RGB").resize((44, 68)), float)
+
+    found = pixels(picture)
+    return min(list_characters(), key=lambda c: np.abs(pixels(Image.open(c.portrait)) - found).mean()).slug
+
+
+def _mouth(seen: np.ndarray) -> tuple[float, float]:
+    """Change of the lower face from frame to frame: while the character speaks, and while it surely does not."""
+    times, change, loud = seen.T
+    spoken = times[loud > LOUD]
+    assert len(spoken), "nothing was heard"
+    far = np.abs(times[:, None] - spoken[None, :]).min(1)
+    still = (far > EDGE_SECONDS) & (loud < QUIET)
+    assert still.sum() > 24, "there was no silence to compare with"
+    return float(change[loud > LOUD].mean()), float(change[still].mean())

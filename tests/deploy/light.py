@@ -1,0 +1,85 @@
+"""The room's process without Ray and without a model: a conversation with a grey picture."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from actors.channel import ChannelAborted
+from actors.header import Header
+from actors.ledger import Turn
+from actors.roles.aligner import AudioAligner
+from actors.roles.livekit_room import LivekitRoom
+from actors.roles.talking import OpenParts, TalkingPublisher
+from actors.session import RoomAddress, Session
+from actors.voice.config import VoiceConfig
+from characters.character import load_character
+from deploy.settings import LivekitAccess
+from deploy.tokens import character_token
+
+HEIGHT, WIDTH = 64, 48
+
+
+class LightRoom:
+    """Runs aligner and publisher in a thread, as the stage's loops would."""
+
+    def __init__(self, access: LivekitAccess, room: str, slug: str, parts: OpenParts) -> None:
+        character = load_character(slug).character
+        token = character_token(access, room, slug, character.name)
+        self.turns: list[Turn] = []
+        self.aligner = AudioAligner()
+        self.publisher = TalkingPublisher(
+            lambda session: LivekitRoom(session.room, HEIGHT, WIDTH), self.aligner, parts, VoiceConfig(), 3
+        )
+        self.publisher.record = self.turns.append
+        self.aligner.broadcast = self._broadcast
+        address = RoomAddress("livekit", access.url, token)
+        self._session = Session(np.zeros((HEIGHT, WIDTH, 3), np.uint8), room=address, character=character)
+        self._retired = -1
+        self._stop = threading.Event()
+        self._thread = threading.Thread()
+
+    def __enter__(self) -> LightRoom:
+        self._begin({})
+        return self
+
+    def reborn(self) -> None:
+        """As after the death of the process: what is left is what a snapshot holds."""
+        state = self.publisher.snapshot()
+        self._stop.set()
+        self._thread.join()
+        self._begin(state)
+
+    def _begin(self, state: dict[str, Any]) -> None:
+        self._stop.clear()
+        self.publisher.reset(self._session)
+        if state:
+            self.publisher.restore(state)
+        self._thread = threading.Thread(target=self._run, name="light room", daemon=True)
+        self._thread.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.publisher.close()
+
+    def _broadcast(self, generation: int) -> None:
+        self._retired = max(self._retired, generation)
+        self.aligner.retire(generation)
+        self.publisher.retire(generation)
+
+    def _run(self) -> None:
+        frames = torch.full((4, HEIGHT * 3 // 2, WIDTH), 128, dtype=torch.uint8)
+        while not self._stop.is_set():
+            header, outputs = self.aligner.step(None, {})
+            if header.retired_by(self._retired):
+                continue
+            header = Header(header.index, header.generation).stamped(1, 1.0, 1.05)
+            try:
+                self.publisher.step(header, {"frames": frames, "pcm": outputs["pcm"]})
+            except ChannelAborted:
+                return

@@ -1,0 +1,286 @@
+"""The HTTP interface with pipelines and a LiveKit server that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+import jwt
+import pytest
+from starlette.testclient import TestClient
+
+from actors.session import Session as PipelineSession
+from deploy.api import create_api
+from deploy.director import Director, LivekitGone
+from deploy.sessions import Session
+from deploy.settings import Settings
+from tests.deploy.test_webhook import ACCESS, event, sign
+
+
+class FakePipelines:
+    """Runs sessions that do nothing; `failure` ends them."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.pipelines = count
+        self.started: list[PipelineSession] = []
+        self.running = 0
+        self.failure: Exception | None = None
+
+    async def count(self) -> int:
+        return self.pipelines
+
+    async def run(self, session: PipelineSession) -> AsyncIterator[Mapping[str, Any]]:
+        self.started.append(session)
+        self.running += 1
+        try:
+            yield {"state": "running", "reason": "started", "stage": "stage"}
+            while True:
+                await asyncio.sleep(0.01)
+                if self.failure:
+                    raise self.failure
+        finally:
+            self.running -= 1
+
+    async def ledger(self, stage: Any) -> dict[str, Any]:
+        return {"traceEvents": [], "stage": stage}
+
+
+class FakeDirector(Director):
+    """Without a LiveKit server; `gone` as if it had died."""
+
+    gone = False
+
+    async def open_room(self, session: Session) -> None:
+        if self.gone:
+            raise LivekitGone("the LiveKit server does not answer")
+
+    async def livekit_answers(self) -> bool:
+        return not self.gone
+
+    async def _reconcile(self) -> None:
+        pass
+
+    async def _close_room(self, room: str) -> None:
+        pass
+
+
+Open = Callable[..., tuple[TestClient, FakeDirector, FakePipelines]]
+
+
+@pytest.fixture
+def open_api() -> Iterator[Open]:
+    clients: list[TestClient] = []
+
+    def make(pipelines: int = 1, **settings: Any) -> tuple[TestClient, FakeDirector, FakePipelines]:
+        fake = FakePipelines(pipelines)
+        director = FakeDirector(Settings(ACCESS, **settings), fake, (64, 48))
+        client = TestClient(create_api(director))
+        client.__enter__()
+        clients.append(client)
+        return client, director, fake
+
+    yield make
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    give_up = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def post_event(client: TestClient, room: str, identity: str, kind: str = "participant_joined", key: str = "") -> Any:
+    body = json.loads(event(key or f"EV_{time.monotonic()}", int(time.time()), kind))
+    body["room"]["name"], body["participant"]["identity"] = room, identity
+    raw = json.dumps(body).encode()
+    return client.post("/livekit/webhook", content=raw, headers={"authorization": sign(raw)})
+
+
+def claims(token: str) -> dict[str, Any]:
+    found: dict[str, Any] = jwt.decode(token, ACCESS.secret, algorithms=["HS256"])
+    return found
+
+
+def test_characters_have_all_that_the_page_shows(open_api: Open) -> None:
+    client, _, _ = open_api()
+    found = client.get("/v1/characters").json()
+    assert len(found) >= 10
+    amara = next(c for c in found if c["slug"] == "amara")
+    assert set(amara) == {"slug", "name", "description", "greeting", "portrait_url"}
+    picture = client.get(amara["portrait_url"])
+    assert picture.status_code == 200
+    assert picture.headers["content-type"] == "image/png"
+
+
+def test_a_session_from_beginning_to_end(open_api: Open) -> None:
+    client, director, pipelines = open_api()
+    answer = client.post("/v1/sessions", json={"character": "bao", "participant_name": "Ada"})
+    assert answer.status_code == 201
+    session = answer.json()
+    assert (session["state"], session["position"], session["error"]) == ("READY", None, None)
+    granted = claims(session["participant_token"])
+    assert granted["video"]["room"] == session["room_name"]
+    assert granted["roomConfig"]["syncStreams"] is True
+    assert not granted["video"].get("roomAdmin")
+    assert post_event(client, session["room_name"], granted["sub"]).status_code == 200
+    eventually(lambda: pipelines.running == 1)
+    started = pipelines.started[0]
+    assert started.character is not None
+    assert started.character.name == "Bao"
+    assert started.portrait.shape == (64, 48, 3)
+    assert claims(started.room.token)["video"]["room"] == session["room_name"]
+    url = f"/v1/sessions/{session['id']}"
+    assert client.get(url).json()["state"] == "RUNNING"
+    eventually(lambda: client.get(f"{url}/trace").status_code == 200)
+    assert client.get("/healthz").json()["running"] == 1
+    assert client.delete(url).json()["state"] == "COMPLETED"
+    eventually(lambda: pipelines.running == 0)
+    eventually(lambda: not any(s.seated for s in director.sessions.all()))
+    gone = client.get(url).json()
+    assert (gone["state"], gone["participant_token"]) == ("COMPLETED", None)
+    assert client.get(f"{url}/trace").json()["error"]["code"] == "not_running"
+
+
+def test_the_queue_is_told_and_moves_on(open_api: Open) -> None:
+    client, _, _ = open_api(queue=1)
+    first = client.post("/v1/sessions", json={"character": "bao"}).json()
+    second = client.post("/v1/sessions", json={"character": "amara"}).json()
+    assert (second["state"], second["position"]) == ("NOT_READY", 1)
+    assert second["estimated_wait_s"] > 0
+    assert second["participant_token"] is None
+    full = client.post("/v1/sessions", json={"character": "amara"})
+    assert (full.status_code, full.json()["error"]["code"]) == (503, "queue_full")
+    assert client.delete(f"/v1/sessions/{first['id']}").json()["state"] == "CANCELLED"
+    second = client.get(f"/v1/sessions/{second['id']}").json()
+    assert (second["state"], second["position"]) == ("READY", None)
+    assert second["participant_token"]
+
+
+def test_a_pipeline_that_fails_is_told(open_api: Open) -> None:
+    client, _, pipelines = open_api()
+    pipelines.failure = RuntimeError("Traceback ...\nall its processes died")
+    session = client.post("/v1/sessions", json={"character": "bao"}).json()
+    post_event(client, session["room_name"], claims(session["participant_token"])["sub"])
+    eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "FAILED")
+    error = client.get(f"/v1/sessions/{session['id']}").json()["error"]
+    assert error == {"code": "pipeline_failed", "message": "all its processes died"}
+
+
+def test_tokens_as_token_source_wants_them(open_api: Open) -> None:
+    client, _, pipelines = open_api()
+    request = {
+        "room_name": "lobby",
+        "participant_identity": "ada",
+        "participant_name": "Ada",
+        "participant_metadata": "m",
+        "participant_attributes": {"character": "kenji"},
+        "room_config": {"name": "x"},
+    }
+    answer = client.post("/token", json=request)
+    assert answer.status_code == 201
+    assert set(answer.json()) == {"server_url", "participant_token"}
+    granted = claims(answer.json()["participant_token"])
+    assert (granted["sub"], granted["name"], granted["metadata"]) == ("ada", "Ada", "m")
+    assert granted["video"]["room"] == "lobby"
+    post_event(client, "lobby", "ada")
+    eventually(lambda: pipelines.running == 1)
+    assert client.post("/token", json=request).status_code == 201, "a reconnecting client"
+    other = client.post("/token", json=request | {"participant_identity": "eve"})
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "room_taken")
+    agents = {"room_config": {"agents": [{"agent_name": "nobody"}]}}
+    assert client.post("/token", json=agents).json()["error"]["code"] == "unknown_character"
+    assert client.post("/token", json={}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "/v1/sessions", {"character": "nobody"}, 404, "unknown_character"),
+        ("POST", "/v1/sessions", {"character": 7}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": None}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", [], 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "bao", "extra": 1}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "bao", "participant_name": "a\x00b"}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "bao", "participant_name": "a" * 129}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "../../etc/passwd"}, 404, "unknown_character"),
+        ("POST", "/token", {"room_name": "a\nb"}, 422, "invalid_request"),
+        ("POST", "/token", {"participant_identity": "character"}, 422, "invalid_request"),
+        ("POST", "/token", {"participant_attributes": {"a": 1}}, 422, "invalid_request"),
+        ("GET", "/v1/sessions/nothing", None, 404, "unknown_session"),
+        ("DELETE", "/v1/sessions/nothing", None, 404, "unknown_session"),
+        ("GET", "/v1/characters/nobody/portrait", None, 404, "unknown_character"),
+        ("POST", "/livekit/webhook", {"event": "participant_joined"}, 401, "unsigned"),
+    ],
+)
+def test_bad_requests_get_a_clear_answer(
+    open_api: Open, method: str, path: str, body: Any, status: int, code: str
+) -> None:
+    client, director, _ = open_api()
+    answer = client.request(method, path, json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert answer.json()["error"]["message"]
+    assert not director.sessions.all()
+
+
+def test_bodies_are_bounded(open_api: Open) -> None:
+    client, _, _ = open_api()
+    answer = client.post("/v1/sessions", json={"character": "x" * 1_000_000})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+    assert client.post("/v1/sessions", content=b"{", headers={"content-type": "application/json"}).status_code == 422
+    deep = b"[" * 30_000
+    assert client.post("/token", content=deep, headers={"content-type": "application/json"}).status_code in (400, 422)
+
+
+def test_webhooks_of_strangers_and_replays_do_nothing(open_api: Open) -> None:
+    client, _, pipelines = open_api()
+    session = client.post("/v1/sessions", json={"character": "bao"}).json()
+    identity = claims(session["participant_token"])["sub"]
+    assert post_event(client, "another room", identity).status_code == 200
+    assert post_event(client, session["room_name"], "eve").status_code == 200
+    assert post_event(client, session["room_name"], "character").status_code == 200
+    assert pipelines.running == 0
+    assert post_event(client, session["room_name"], identity, key="EV_x").status_code == 200
+    assert post_event(client, session["room_name"], identity, key="EV_x").status_code == 409
+    eventually(lambda: pipelines.running == 1)
+
+
+def test_an_api_key_is_asked_for_where_it_is_set(open_api: Open) -> None:
+    client, _, _ = open_api(api_key="let me in")
+    assert client.get("/healthz").status_code == 200
+    for path in ("/v1/characters", "/v1/sessions/x"):
+        assert client.get(path).json()["error"]["code"] == "unauthorised"
+    assert client.post("/token", json={}).status_code == 401
+    assert client.get("/v1/characters", headers={"x-api-key": "wrong"}).status_code == 401
+    assert client.get("/v1/characters", headers={"x-api-key": "let me in"}).status_code == 200
+    assert client.get("/v1/characters", headers={"authorization": "Bearer let me in"}).status_code == 200
+
+
+def test_cors_is_off_by_default(open_api: Open) -> None:
+    origin = {"origin": "https://evil.example"}
+    client, _, _ = open_api()
+    assert "access-control-allow-origin" not in client.get("/healthz", headers=origin).headers
+    client, _, _ = open_api(cors="https://good.example")
+    assert "access-control-allow-origin" not in client.get("/healthz", headers=origin).headers
+    good = client.get("/healthz", headers={"origin": "https://good.example"})
+    assert good.headers["access-control-allow-origin"] == "https://good.example"
+
+
+def test_a_livekit_server_that_is_gone_is_told(open_api: Open) -> None:
+    client, director, _ = open_api()
+    director.gone = True
+    answer = client.post("/v1/sessions", json={"character": "bao"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "livekit_unreachable")
+    assert client.get("/healthz").json()["status"] == "degraded"
+    assert not any(s.seated for s in director.sessions.all())
+
+
+def test_the_documentation_has_examples(open_api: Open) -> None:
+    client, _, _ = open_api()
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    assert all(schemas[name]["examples"] for name in ("NewSession", "SessionView", "TokenRequest"))

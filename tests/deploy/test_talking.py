@@ -1,0 +1,174 @@
+"""The whole application, as a user without a browser meets it: Serve, Ray, livekit-server, the small model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.roles.i420 import rgb_to_i420
+from characters.character import list_characters
+from characters.media.portrait import load_portrait
+from deploy.settings import LivekitAccess
+from deploy.tokens import user_token
+from tests.actors.voice.sounds import say
+from tests.deploy.client import User
+from tests.deploy.conftest import Application, processes, wait_for
+from tests.deploy.test_conversation import understood
+
+pytest.importorskip("faster_whisper")
+HEIGHT, WIDTH = 272, 176
+
+
+def thumbnail(i420: np.ndarray) -> np.ndarray:
+    """Mean colours of 4 by 4 fields: [3, 4, 4]."""
+    planes = i420[:HEIGHT], *i420[HEIGHT:].reshape(2, HEIGHT // 2, WIDTH // 2)
+    return np.stack([p.reshape(4, p.shape[0] // 4, 4, p.shape[1] // 4).mean((1, 3)) for p in planes])
+
+
+def who_is_it(i420: np.ndarray) -> str:
+    """The character of the gallery whose portrait is nearest."""
+    seen, distances = thumbnail(i420), {}
+    for character in list_characters():
+        portrait = torch.from_numpy(load_portrait(character.portrait, HEIGHT, WIDTH))
+        distances[character.slug] = np.abs(thumbnail(rgb_to_i420(portrait[None])[0].numpy()) - seen).mean()
+    return min(distances, key=lambda slug: distances[slug])
+
+
+def meet(application: Application, slug: str, story: Callable[[User, dict[str, Any]], Awaitable[None]]) -> str:
+    """Plays a story with a user in a session, hangs up, and says how the session ended."""
+    session = application.open_session(slug)
+
+    async def play() -> None:
+        user = User()
+        await user.join(session["server_url"], session["participant_token"])
+        try:
+            await user.until(lambda: user.frames, "no picture", 60)
+            await story(user, session)
+        finally:
+            await user.leave()
+
+    asyncio.run(play())
+    return str(application.request("DELETE", f"/v1/sessions/{session['id']}")["state"])
+
+
+def test_a_spoken_question_gets_a_spoken_answer_from_the_chosen_face(
+    application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(user: User, session: dict[str, Any]) -> None:
+        await user.until(lambda: user.said_by("character"), "no greeting", 60)
+        frame = user.seen.frames[-1][1]
+        assert frame.shape == (HEIGHT * 3 // 2, WIDTH)
+        assert who_is_it(frame) == "kenji"
+        await user.until(lambda: time.monotonic() - user.quiet_since() > 0.6, "the greeting does not end")
+        frames, began = user.frames, time.monotonic()
+        user.say(say("What is your name?", "hibari"))
+        end = await user.spoken()
+        first = await user.until(lambda: user.loud(end), "no answer", 60)
+        await user.until(lambda: user.said_by("character", since=end), "no caption", 60)
+        fps = (user.frames - frames) / (time.monotonic() - began)
+        assert "Kenji" in user.said_by("character", since=end)[-1]
+        assert "name" in understood(user.heard(end))
+        trace = await asyncio.to_thread(application.request, "GET", f"/v1/sessions/{session['id']}/trace")
+        rows = {e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
+        assert rows == {"aligner", "dit.0", "decoder", "publisher", "turns"}
+        assert any(e["name"] == "first_heard" for e in trace["traceEvents"])
+        with capsys.disabled():
+            print(f"\nturn {first - end:.2f} s at the user, {fps:.1f} fps, {user.seen.figures[-1]}")
+
+    assert meet(application, "kenji", story) == "COMPLETED"
+
+
+def test_a_reconnecting_user_finds_the_same_character_and_leaving_ends_it(application: Application) -> None:
+    session = application.open_session("ruby")
+
+    async def visit(seconds: float) -> None:
+        user = User()
+        await user.join(session["server_url"], session["participant_token"])
+        await user.until(lambda: user.frames > 5, "no picture", 60)
+        await asyncio.sleep(seconds)
+        assert who_is_it(user.seen.frames[-1][1]) == "ruby"
+        await user.leave()
+
+    asyncio.run(visit(1.0))
+    before = processes("ray::Stage")
+    asyncio.run(visit(5.0))  # longer than the grace period
+    assert application.state(session) == "RUNNING"
+    assert set(processes("ray::Stage")) == set(before), "another pipeline"
+    wait_for(lambda: application.state(session) == "COMPLETED", "it does not end when the user has left")
+    wait_for(lambda: not set(processes("ray::Stage")) & set(before), "its processes are still there", 60)
+
+
+def test_death_is_survived(application: Application, capsys: pytest.CaptureFixture[str]) -> None:
+    back: dict[str, float] = {}
+
+    async def story(user: User, session: dict[str, Any]) -> None:
+        await user.until(lambda: user.said_by("character"), "no greeting", 60)
+        victims = {f"stage {pid}": pid for pid in processes("ray::Stage")}
+        assert len(victims) == 3
+        victims["livekit-server"] = processes("livekit-server")[0]
+        for name, pid in victims.items():
+            died = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+            await user.until(lambda: time.monotonic() - user.seen.frames[-1][0] > 0.8, f"{name} was no loss", 20)
+            frames = user.frames
+            await user.until(lambda frames=frames: user.frames > frames + 5, f"not back after {name}", 90)
+            back[name] = time.monotonic() - died
+            await asyncio.sleep(3.0)
+        assert who_is_it(user.seen.frames[-1][1]) == "walter"
+        assert any("gone for a moment" in t for t in user.said_by("character"))
+        assert any("started again" in f.get("notice", "") for f in user.seen.figures)
+        asked = time.monotonic()
+        await user.room.local_participant.send_text("What is your name?", topic="lk.chat")
+        await user.until(lambda: user.said_by("character", since=asked), "no answer any more", 60)
+
+    assert meet(application, "walter", story) == "COMPLETED"
+    with capsys.disabled():
+        print("\nback after", {name: f"{seconds:.1f} s" for name, seconds in back.items()})
+
+
+def test_twenty_joins_and_leaves_leave_nothing(application: Application) -> None:
+    session = application.open_session("miso")
+
+    async def storm() -> None:
+        async def visit(delay: float) -> None:
+            await asyncio.sleep(delay)
+            user = User()
+            try:
+                await user.join(session["server_url"], session["participant_token"], microphone=False)
+            except Exception:
+                return  # the next one of the same identity has pushed it out
+            await user.leave()
+
+        await asyncio.gather(*(visit(i * 0.05) for i in range(20)))
+
+    asyncio.run(storm())
+    wait_for(lambda: application.state(session) == "COMPLETED", "it does not end", 60)
+    wait_for(lambda: application.request("GET", "/healthz")["running"] == 0, "something still runs")
+
+
+def test_wrong_tokens_open_no_room(application: Application) -> None:
+    session = application.open_session("amara")
+    forged = LivekitAccess(session["server_url"], "key", "a secret of more than 32 characters")
+    tokens = {
+        "forged": user_token(forged, session["room_name"], "eve"),
+        "nonsense": "nonsense",
+        "damaged": session["participant_token"][:-4] + "AAAA",
+    }
+
+    async def enter(token: str) -> None:
+        user = User()
+        with pytest.raises(Exception, match=r"(?i)unauthorized|invalid|401|token"):
+            await user.join(session["server_url"], token, microphone=False)
+
+    for token in tokens.values():
+        asyncio.run(enter(token))
+    assert application.state(session) == "READY"
+    assert application.request("DELETE", f"/v1/sessions/{session['id']}")["state"] == "CANCELLED"
