@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from characters.errors import UserError
-from deploy import livekit
+from deploy import livekit, web_client
 from deploy.settings import LIVEKIT_PORT, free_ports, is_free
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -47,6 +47,7 @@ def examine(port: int = 8000) -> Iterator[Line]:
     yield from _gpu()
     yield from _ports(port)
     yield from _livekit()
+    yield _page()
     yield _weights()
     yield _end_of_turn()
     yield Line(
@@ -180,6 +181,14 @@ def _livekit() -> Iterator[Line]:
         yield Line("ok", "LiveKit's ports", f"{first} and {first + 1} are free")
     except UserError as error:
         yield Line("fail", "LiveKit's ports", str(error), "free two ports in a row")
+
+
+def _page() -> Line:
+    if web_client.BUNDLE.is_file():
+        return Line("ok", "page", "its LiveKit client is here", "")
+    if shutil.which("npm"):
+        return Line("warn", "page", "its LiveKit client is not fetched yet", "characters up does it")
+    return Line("fail", "page", "its LiveKit client is missing", web_client.REMEDY)
 
 
 def _weights() -> Line:

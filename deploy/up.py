@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from characters.errors import UserError
-from deploy import livekit
+from deploy import livekit, web_client
 from deploy.settings import LOOPBACK, is_free
 
 _READY_SECONDS = 300.0
@@ -60,6 +60,9 @@ def up(args: dict[str, Any], *, host: str, dashboard: bool, stop: threading.Even
         if not os.environ.get("LIVEKIT_URL") and livekit.find_server() is None:
             say("livekit-server is not there yet: building it with Go, which takes some minutes, once")
             livekit.install_server()
+        if not web_client.BUNDLE.is_file():
+            say("fetching the page's LiveKit client, once")
+            web_client.fetch()
         _serve(args, host, port, dashboard, address, stop, say)
 
 
