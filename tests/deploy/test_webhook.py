@@ -4,6 +4,7 @@ import base64
 import datetime
 import hashlib
 import json
+from collections.abc import Callable
 
 import pytest
 from livekit import api
@@ -49,22 +50,25 @@ def test_a_signed_webhook_is_let_through_once(gate: WebhookGate) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "authorization", "code"),
+    ("body", "authorize", "code"),
     [
-        (event(), None, "unsigned"),
-        (event(), "", "unsigned"),
-        (event(), "nonsense", "bad_signature"),
-        (event(), sign(event("EV_9")), "bad_signature"),
-        (event(), sign(event(), LivekitAccess("", "key", "another secret of 32 characters ...")), "bad_signature"),
-        (event(), sign(event(), LivekitAccess("", "other", ACCESS.secret)), "bad_signature"),
-        (b"\xff\xfe", sign(b"\xff\xfe"), "bad_signature"),
-        (b"[1]", sign(b"[1]"), "bad_signature"),
-        (event(""), sign(event("")), "no_id"),
-        (event(created=600), sign(event(created=600)), "stale"),
-        (event(created=1400), sign(event(created=1400)), "stale"),
+        (event(), lambda body: None, "unsigned"),
+        (event(), lambda body: "", "unsigned"),
+        (event(), lambda body: "nonsense", "bad_signature"),
+        (event(), lambda body: sign(event("EV_9")), "bad_signature"),
+        (event(), lambda body: sign(body, LivekitAccess("", "key", "some other secret " * 2)), "bad_signature"),
+        (event(), lambda body: sign(body, LivekitAccess("", "other", ACCESS.secret)), "bad_signature"),
+        (b"\xff\xfe", sign, "bad_signature"),
+        (b"[1]", sign, "bad_signature"),
+        (event(""), sign, "no_id"),
+        (event(created=600), sign, "stale"),
+        (event(created=1400), sign, "stale"),
     ],
 )
-def test_everything_else_is_refused(gate: WebhookGate, body: bytes, authorization: str | None, code: str) -> None:
+def test_everything_else_is_refused(
+    gate: WebhookGate, body: bytes, authorize: Callable[[bytes], str | None], code: str
+) -> None:
+    # Signed here and not in the table: a signature grows old while other tests run.
     with pytest.raises(Refused) as refusal:
-        gate.receive(body, authorization)
+        gate.receive(body, authorize(body))
     assert refusal.value.code == code
