@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import numpy as np
 import pytest
 
+from actors.roles.talking import OpenParts, warm_parts
+from actors.voice.config import VoiceConfig
 from characters.chunk import SAMPLE_RATE
 from deploy import livekit
 from deploy.settings import LivekitAccess, free_ports
@@ -16,12 +18,6 @@ from deploy.tokens import user_token
 from tests.actors.voice.sounds import say, to_ears
 from tests.deploy.client import User
 from tests.deploy.light import LightRoom
-
-pytest.importorskip("faster_whisper")
-from actors.roles.talking import OpenParts, warm_parts
-from actors.voice.config import VoiceConfig
-
-pytestmark = pytest.mark.skipif(livekit.find_server() is None, reason="no livekit-server")
 
 SECRET = "a secret of more than 32 characters"
 Story = Callable[[User, LightRoom], Awaitable[None]]

@@ -9,9 +9,6 @@ import pytest
 
 from characters.cli.main import main
 
-pytest.importorskip("ray")
-pytest.importorskip("livekit.api")
-
 
 def run(*arguments: str) -> int:
     with pytest.raises(SystemExit) as end:
