@@ -63,10 +63,6 @@ def test_a_program_that_ends_at_once_is_the_users_error(
         livekit.LivekitServer(access)
 
 
-needs_server = pytest.mark.skipif(livekit.find_server() is None, reason="no livekit-server")
-
-
-@needs_server
 def test_the_server_starts_answers_and_stops(access: LivekitAccess) -> None:
     server = livekit.LivekitServer(access)
     assert livekit.answers(access.url)
@@ -75,7 +71,6 @@ def test_the_server_starts_answers_and_stops(access: LivekitAccess) -> None:
     assert not livekit.answers(access.url)
 
 
-@needs_server
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends it")
 def test_the_server_dies_with_its_parent(access: LivekitAccess) -> None:
     code = (
