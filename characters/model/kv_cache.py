@@ -59,11 +59,6 @@ class KVCache:
         self._sink_tables = [rope.table(0, dtype=dtype, device=device) for _ in range(sink)]
         self._layers = [LayerCache(self, index) for index in range(layers)]
 
-    @property
-    def chunks(self) -> int:
-        """Chunks of context, the current one included."""
-        return self.sink + self.ring
-
     def slot(self, index: int) -> slice:
         """Rows of the ring that chunk `index` owns."""
         start = (self.sink + index % self.ring) * self.tokens

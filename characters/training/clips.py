@@ -24,6 +24,7 @@ from characters.drawing import (
     select,
 )
 from characters.errors import UserError
+from characters.evaluation.rollout import to_bytes
 from characters.motion import IdleMotion
 from characters.training.loop import Workers, in_batches
 from characters.training.recipe import Recipe
@@ -216,8 +217,3 @@ def focus(mouth: Tensor, eyes: Tensor, stride: int) -> Tensor:
         return torch.exp(-0.5 * (across[..., None, :] + down[..., :, None]))
 
     return 1 + 5 * bump(mouth, 24.0, 18.0) + 3 * bump(eyes, 34.0, 14.0)
-
-
-def to_bytes(images: Tensor) -> Tensor:
-    """float [..., 3, H, W] in [0, 1] -> uint8."""
-    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
