@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import get_args
 
 import torch
@@ -25,10 +27,11 @@ from actors.channels import Kind, open_channel
 from actors.header import Header
 from actors.ledger import percentile
 
-# The latent of the small model, its frames, a mebibyte, the latent and the frames of 57B, a shard's hidden rows.
+# Latent and frames of the small model, the latent of 57B, a mebibyte, 57B's frames and a pipeline part's hidden rows.
 SIZES = {
     "latent 18 kB": TensorSpec((48, 17, 11), "bfloat16"),
     "frames 287 kB": TensorSpec((4, 408, 176), "uint8"),
+    "57B latent 383 kB": TensorSpec((16, 88, 136), "bfloat16"),
     "1 MiB": TensorSpec((1 << 20,), "uint8"),
     "57B frames 4.6 MB": TensorSpec((4, 1056, 1088), "uint8"),
     "57B hidden 46 MB": TensorSpec((2992, 7680), "bfloat16"),
@@ -42,9 +45,12 @@ def receive(kind: Kind, spec: TensorSpec, path: str, pace: float, device: str, r
 
     Args:
         pace: seconds to hold each tensor.
-        results: receives (hops, bad, ended): seconds, how many tensors were wrong, the clock at the end.
+        results: receives "ready" before the channel is opened, then (hops, bad, ended): seconds, how many tensors were
+            wrong, the clock at the end.
     """
     torch.set_num_threads(1)
+    torch.zeros(1, device=device)  # starts CUDA
+    results.send("ready")
     channel = open_channel(kind, spec, "recv", path, slots=2, device=torch.device(device))
     hops: list[float] = []
     bad = 0
@@ -67,7 +73,11 @@ def pattern(index: int) -> int:
 
 
 class Pair:
-    """A sender here and a receiver in a process of its own."""
+    """A sender here and a receiver in a process of its own.
+
+    Attributes:
+        opened: seconds that it took to open the channel once both processes were there.
+    """
 
     def __init__(self, kind: Kind, spec: TensorSpec, folder: str, pace: float = 0.0) -> None:
         there = "cuda:1" if kind == "nccl" else "cpu"
@@ -78,7 +88,11 @@ class Pair:
         self._results, theirs = context.Pipe(duplex=False)
         self.process = context.Process(target=receive, args=(kind, spec, path, pace, there, theirs), daemon=True)
         self.process.start()
+        theirs.close()
+        self._results.recv()  # it has loaded all that it needs
+        began = time.monotonic()
         self.channel: Channel = open_channel(kind, spec, "send", path, slots=2, device=self.device)
+        self.opened = time.monotonic() - began
 
     def send(self, count: int, pause: float = 0.0) -> None:
         """Send `count` tensors."""
@@ -163,10 +177,48 @@ def check_death(kind: Kind, folder: str) -> str:
     return f"{'ok' if good else 'BROKEN'}: sender woke after {(woken[0] - start) * 1e3:.1f} ms"
 
 
+def check_rebuild(kind: Kind, folder: str) -> str:
+    """After the receiver was killed, the sender must let go at once and reach a new one."""
+    pair = Pair(kind, SMALL, folder)
+    pair.send(3)
+    pair.process.kill()
+    start = time.monotonic()
+    pair.channel.abort()
+    pair.channel.close()
+    closed = time.monotonic() - start
+    again = Pair(kind, SMALL, folder)
+    again.send(1)
+    time.sleep(0.2)
+    again.channel.abort()
+    hops, bad, _ = again.finish()
+    good = closed < 1 and bad == 0 and len(hops) == 1
+    return f"{'ok' if good else 'BROKEN'}: let go in {closed * 1e3:.1f} ms, opened anew in {again.opened * 1e3:.0f} ms"
+
+
+def check_idle(kind: Kind, folder: str) -> str:
+    """Two ends that wait must not spin: share of a core that both processes take."""
+    pair = Pair(kind, SMALL, folder)
+    pair.send(3)
+    time.sleep(0.5)
+
+    def cpu() -> float:
+        fields = Path(f"/proc/{pair.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = cpu()
+    time.sleep(2.0)
+    share = (cpu() - before) / 2.0
+    pair.channel.abort()
+    pair.finish()
+    return f"{'ok' if share < 0.1 else 'BROKEN'}: idle ends take {share:.1%} of a core"
+
+
 CHECKS: dict[str, Callable[[Kind, str], str]] = {
     "bounded": check_bounded,
     "abort": check_abort,
     "death": check_death,
+    "rebuild": check_rebuild,
+    "idle": check_idle,
 }
 
 

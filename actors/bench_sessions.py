@@ -96,7 +96,7 @@ def main() -> int:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=500 << 20)
+    ray.init("local", include_dashboard=False, log_to_driver=False, object_store_memory=500 << 20)
     try:
         held = [measure(topology, n, arguments.seconds) for n in arguments.sessions]
     finally:

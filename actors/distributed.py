@@ -174,6 +174,7 @@ def _communicator(backend: Backend, store: dist.Store, rank: int, timeout: timed
     # A dead neighbour is the gang's to deal with; left alone, PyTorch's watchdog would end this process over it.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+    os.environ["NCCL_NVLS_ENABLE"] = "0"  # no NVLink multicast: see kernels.group
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     return dist.ProcessGroupNCCL(store, rank, 2, options)

@@ -31,6 +31,8 @@ State = Literal["starting", "running", "rebuilding", "failed", "stopped"]
 # A 57B model is read or made within minutes.
 _LOAD_TIMEOUT = 900.0
 _STEP_TIMEOUT = 30.0
+# The parts of a large model meet, fill their caches and capture their graphs.
+_CONNECT_TIMEOUT = 180.0
 _ABORT_TIMEOUT = 5.0
 
 
@@ -206,7 +208,7 @@ class Gang:
         peers = {name: [peer for other, peer in stages.items() if other != name] for name in stages}
         _all([stage.introduce.remote(peers[name]) for name, stage in stages.items()], _STEP_TIMEOUT, self._stopping)
         opened = [stage.open.remote(self._directory, self._epoch, self._retired) for stage in stages.values()]
-        _all(opened, _STEP_TIMEOUT, self._stopping)
+        _all(opened, _CONNECT_TIMEOUT, self._stopping)
         self._runs = {stage.run.remote(): name for name, stage in stages.items()}
 
     def _supervise(self) -> None:

@@ -23,10 +23,15 @@ class LoopRole:
         broadcast: retires a generation in every role of the session, this one's included; from any thread. Set by the
             process that the role runs in.
         record: enters a finished turn in the session's ledger; from any thread. Set likewise.
+        drops: whether its loop may drop a chunk of a retired generation. Not where several processes hold one state:
+            they hear of it at different times, and one that worked on a chunk would wait for one that did not.
+        shown: enters there when a user saw a frame (see `Ledger.add_shown`); from any thread. Set likewise.
     """
 
+    drops: bool = True
     broadcast: Callable[[int], None] = staticmethod(lambda generation: None)
     record: Callable[[Turn], None] = staticmethod(lambda turn: None)
+    shown: Callable[[int, float], float | None] = staticmethod(lambda frame, at: None)
 
     def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, Outputs]:
         """Work on one chunk. If it raises, nothing has advanced.
@@ -48,6 +53,16 @@ class LoopRole:
 
     def resume(self) -> None:
         """The channels are new; what was in them is lost."""
+
+    def connect(self, path: str) -> None:
+        """Meet the other processes that share this role's state, before every `run`; all roles are called at once.
+
+        Args:
+            path: of a file that does not exist yet, the same for all roles and different at every call.
+        """
+
+    def abort(self) -> None:
+        """From any thread: `step` must not go on waiting for another process; it raises ChannelAborted if it was."""
 
     def snapshot(self) -> dict[str, Any]:
         """What `restore` needs to go on from here in another process. Cheap; called between steps."""
@@ -120,7 +135,8 @@ class Loop:
                 channel.reserve()
             header, tensors = None, {}
         began = self._clock()
-        if header is not None and header.retired_by(self.retired):
+        retired = self.retired if self._role.drops else NONE_RETIRED
+        if header is not None and header.retired_by(retired):
             for _, channel in self._outputs:
                 channel.send(None, header.dropped())
             self.counts.dropped += 1

@@ -75,6 +75,9 @@ class Stage:
         self._turns = Histogram(
             "characters_turn_seconds", "Seconds of one step of a turn", _BUCKETS, ("stage", *tags)
         ).set_default_tags(tags)
+        self._shown = Histogram(
+            "characters_shown_seconds", "Seconds from publisher to a user's eye", _BUCKETS, tuple(tags)
+        ).set_default_tags(tags)
         self._misses = Counter("characters_late_chunks", "Chunks that left late", tuple(tags)).set_default_tags(tags)
 
     def load(self) -> None:
@@ -88,7 +91,7 @@ class Stage:
         factory: Factory = getattr(importlib.import_module(module), function)
         self._roles = factory(self._topology, self._stage)
         for role in self._roles.values():
-            role.broadcast, role.record = self._broadcast, self._record_turn
+            role.broadcast, role.record, role.shown = self._broadcast, self._record_turn, self._record_shown
 
     def reset(self, session: Session) -> None:
         """Start a session.
@@ -117,7 +120,7 @@ class Stage:
         self._peers = peers
 
     def open(self, directory: str, epoch: int, retired: int) -> None:
-        """Open this stage's ends of all its edges, while the other stages open theirs.
+        """Open this stage's ends of all its edges, while the other stages open theirs; then connect its roles likewise.
 
         Args:
             directory: name of a folder for sockets below this host's temporary folder, the same for all stages.
@@ -147,6 +150,8 @@ class Stage:
             )
             loop.retired = retired
             self._loops[role.name] = loop
+        for role in self._roles.values():
+            role.connect(str(folder / f"{epoch}-model"))
 
     def run(self) -> None:
         """Run every role until the channels are aborted.
@@ -174,6 +179,8 @@ class Stage:
             channels = list(self._channels)
         for channel in channels:
             channel.abort()
+        for role in self._roles.values():
+            role.abort()
 
     @ray.method(concurrency_group="control")
     def retire(self, generation: int) -> None:
@@ -192,6 +199,12 @@ class Stage:
             self._turns.observe(max(0.0, end - begin), {"stage": name})
         if len(stamps) > 1:
             self._turns.observe(stamps[-1][1] - stamps[0][1], {"stage": "turn"})
+
+    def _record_shown(self, frame: int, at: float) -> float | None:
+        seconds = self._ledger.add_shown(frame, at)
+        if seconds is not None:
+            self._shown.observe(max(0.0, seconds))
+        return seconds
 
     def _retire(self, generation: int) -> None:
         for name, role in self._roles.items():

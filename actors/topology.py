@@ -27,6 +27,8 @@ from characters.config import load_yaml
 from characters.errors import UserError, did_you_mean
 from characters.model.conditioning import AUDIO_TOKENS
 from characters.model.config import ModelConfig, load_model_config
+from characters.model.plan import BYTES, ParallelPlan, Shard, shards
+from characters.model.plan import check_plan as check_model_plan
 
 PROFILE_FOLDER = Path(__file__).resolve().parents[1] / "conf" / "deploy"
 
@@ -35,18 +37,22 @@ PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
 
 
 @dataclass
-class ParallelPlan:
-    """How one session's model is spread over GPUs.
+class Scaling:
+    """How many sessions at a time.
 
     Attributes:
-        pipeline: groups that the DiT's layers are split over.
-        sequence: GPUs of each group; they split a chunk's rows, and the heads in attention.
-        decoder: GPUs of the decoder, 0 or 1; with 0 it runs in the process of the last DiT shard.
+        sessions: that the machines hold, where somebody has measured it; 0 = as many as the planner finds.
+        most: pipelines at most, if their number follows the demand; 0 = it is set from outside.
+        spares: pipelines kept ready for who comes next, if their number follows the demand.
     """
 
-    pipeline: int = 1
-    sequence: int = 1
-    decoder: int = 1
+    sessions: int = 0
+    most: int = 0
+    spares: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.sessions, self.most, self.spares) < 0:
+            raise ValueError("scaling.sessions, scaling.most and scaling.spares must not be negative")
 
 
 @dataclass
@@ -58,6 +64,7 @@ class Profile:
         plan: see `ParallelPlan`.
         device: "cpu" or "cuda".
         dtype: of latents on their way, "bfloat16" or "float32".
+        precision: of the DiT's matrix products and KV cache, "bf16" (the model's own dtype) or "fp8".
         gpus: GPUs of each GPU process; below 1 several processes share one, and talk through the host's memory.
         cpus: CPUs that Ray reserves for each process.
         threads: PyTorch's threads in each process of the model.
@@ -65,24 +72,29 @@ class Profile:
             than the model has stages in a row.
         exact_timings: wait for the GPU at the end of each stage, so that its stamps are true.
         voice: how the character hears, thinks and speaks.
+        scaling: how many such sessions there may be.
     """
 
     model: str = MISSING
     plan: ParallelPlan = field(default_factory=ParallelPlan)
     device: str = "cpu"
     dtype: str = "float32"
+    precision: str = "bf16"
     gpus: float = 1.0
     cpus: float = 1.0
     threads: int = 1
     flight: int = 0
     exact_timings: bool = True
     voice: VoiceConfig = field(default_factory=VoiceConfig)
+    scaling: Scaling = field(default_factory=Scaling)
 
     def __post_init__(self) -> None:
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda, not {self.device!r}")
         if self.dtype not in ("bfloat16", "float32"):
             raise ValueError(f"dtype must be bfloat16 or float32, not {self.dtype!r}")
+        if self.precision not in BYTES:
+            raise ValueError(f"precision must be bf16 or fp8, not {self.precision!r}")
         if not (0 < self.gpus < 1 or self.gpus == 1):
             raise ValueError("gpus must be 1 or a share of one GPU between 0 and 1")
         if self.cpus < 0 or self.threads < 1 or self.flight < 0:
@@ -97,16 +109,13 @@ class Role:
         name: unique, e.g. "dit.0.1" (layer group 0, rank 1 in it).
         kind: "aligner", "dit", "decoder" or "publisher".
         place: which of a header's stamps are its own; places count along the way of a chunk.
-        layers: half-open range of DiT blocks; (0, 0) for other roles.
-        rank, ranks: within its sequence group.
+        shard: part of the DiT; None for other roles.
     """
 
     name: str
     kind: str
     place: int
-    layers: tuple[int, int] = (0, 0)
-    rank: int = 0
-    ranks: int = 1
+    shard: Shard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +224,10 @@ def plan_topology(profile: Profile) -> Topology:
         UserError: unknown model, or a plan that its sizes or its sampler do not allow.
     """
     model = load_model_config(profile.model)
-    _check_plan(profile, model)
-    plan, dit = profile.plan, model.dit
-    bounds = [dit.num_layers * p // plan.pipeline for p in range(plan.pipeline + 1)]
-    groups = [
-        [Role(f"dit.{p}.{r}", "dit", 1 + p, (bounds[p], bounds[p + 1]), r, plan.sequence) for r in range(plan.sequence)]
-        for p in range(plan.pipeline)
-    ]
+    check_plan(profile, model)
+    plan = profile.plan
+    parts = [Role(f"dit.{shard.stage}.{shard.rank}", "dit", 1 + shard.stage, shard) for shard in shards(plan, model)]
+    groups = [parts[i : i + plan.sequence] for i in range(0, len(parts), plan.sequence)]
     last = groups[-1][0]
     decoder = Role("decoder", "decoder", 1 + plan.pipeline)
     aligner, publisher = Role("aligner", "aligner", 0), Role("publisher", "publisher", 2 + plan.pipeline)
@@ -229,7 +235,7 @@ def plan_topology(profile: Profile) -> Topology:
     cpu = {"CPU": profile.cpus} if profile.cpus else {"CPU": 0.001}
     model_bundle = {**cpu, "GPU": profile.gpus} if profile.device == "cuda" else cpu
     stages = [Stage("room", (aligner, publisher), cpu, "cpu")]
-    for role in (role for group in groups for role in group):
+    for role in parts:
         roles = (role, decoder) if role == last and not plan.decoder else (role,)
         stages.append(Stage(role.name, roles, model_bundle, profile.device))
     if plan.decoder:
@@ -245,7 +251,7 @@ def plan_topology(profile: Profile) -> Topology:
     h, w = model.latent_size
     latent = TensorSpec((model.latent_channels, h, w), profile.dtype)
     # A shard hands on its rows of the residual stream and, below them, the condition tokens of the chunk.
-    hidden = TensorSpec((shard_rows(model.tokens, plan.sequence) + _conditions(model), dit.dim), profile.dtype)
+    hidden = TensorSpec((parts[0].shard.rows + _conditions(model), model.dit.dim), profile.dtype)
     for role in groups[0]:
         join(aligner, role, "window", WINDOW)
     for group, following in pairwise(groups):
@@ -256,11 +262,6 @@ def plan_topology(profile: Profile) -> Topology:
     flight = profile.flight or plan.pipeline + 1 + min(plan.decoder, 1)
     join(aligner, publisher, "pcm", PCM, flight)
     return Topology(profile, model, tuple(stages), tuple(edges))
-
-
-def shard_rows(tokens: int, sequence: int) -> int:
-    """Rows of a chunk on each GPU of a sequence group, padded to what matrix units take: 2992 over 3 are 1008 each."""
-    return tokens if sequence == 1 else -(-tokens // (16 * sequence)) * 16
 
 
 def _kind(profile: Profile, source: Stage, target: Stage) -> Kind:
@@ -276,24 +277,18 @@ def _conditions(model: ModelConfig) -> int:
     return AUDIO_TOKENS + FRAMES_PER_CHUNK if model.dit.audio_dim else 0
 
 
-def _check_plan(profile: Profile, model: ModelConfig) -> None:
-    plan, dit, name = profile.plan, model.dit, profile.model
+def check_plan(profile: Profile, model: ModelConfig) -> None:
+    """Raise UserError for a plan that the model, the headers of chunks or I420 frames do not allow."""
+    plan, name = profile.plan, profile.model
+    check_model_plan(plan, model, name)
 
     def require(condition: bool, message: str) -> None:
         if not condition:
             raise UserError(f"plan for model {name!r}: {message}")
 
-    require(plan.pipeline >= 1 and plan.sequence >= 1, "pipeline and sequence must be at least 1")
-    require(plan.decoder in (0, 1), "decoder must be 0 or 1")
-    require(plan.pipeline <= dit.num_layers, f"pipeline is at most the number of layers, {dit.num_layers}")
     require(plan.pipeline + 3 <= MAX_PLACES, f"pipeline is at most {MAX_PLACES - 3}")
-    require(dit.num_heads % plan.sequence == 0, f"sequence must divide the number of heads, {dit.num_heads}")
     require(model.height % 2 == 0 and model.width % 2 == 0, "I420 needs an even height and width")
-    if plan.pipeline > 1:
-        one_pass = len(model.sampler.steps) == 1 and model.sampler.commit == "reuse"
-        require(one_pass, "pipeline needs a sampler of one pass: steps [1.0], commit reuse")
-        require(not dit.concat_previous, "pipeline cannot feed a chunk's latent to the next (dit.concat_previous)")
     require(
-        profile.device == "cuda" or plan.pipeline == plan.sequence == 1,
-        "only GPUs can share the DiT: on the CPU pipeline and sequence must be 1",
+        plan.gpus == 1 or profile.device == "cpu" or profile.gpus == 1,
+        "a DiT that is split needs whole GPUs: set gpus to 1",
     )

@@ -13,12 +13,14 @@ from torch import Tensor
 from characters.audio_features import PAST_FRAMES, SILENCE, WINDOW_FRAMES, LogMel
 from characters.chunk import MEL_BINS, MEL_FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK, Chunk
 from characters.errors import UserError
-from characters.model.autoencoder import Autoencoder, StreamingDecoder
+from characters.model.autoencoder import Autoencoder
 from characters.model.checkpoint import WEIGHTS_FOLDER, load_weights
 from characters.model.config import ModelConfig, load_model_config
 from characters.model.dit import DiT
+from characters.model.frame_decoder import open_decoder
 from characters.model.graph import Graph
 from characters.model.sampler import Sampler
+from characters.model.wan_vae.vae import WanVae
 from characters.motion import LIVE_SWAY, IdleMotion
 
 
@@ -47,12 +49,13 @@ class CharacterModel:
 
     Args:
         config: a checked model config.
-        dit, autoencoder: in eval mode, in one dtype, on one device.
+        dit, autoencoder: in eval mode, in one dtype, on one device. Where no chunk is generated the DiT may be on the
+            meta device.
     """
 
-    def __init__(self, config: ModelConfig, dit: DiT, autoencoder: Autoencoder) -> None:
+    def __init__(self, config: ModelConfig, dit: DiT, autoencoder: Autoencoder | WanVae) -> None:
         self.config, self.dit, self.autoencoder = config, dit, autoencoder
-        parameter = next(dit.parameters())
+        parameter = next(autoencoder.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
 
     @staticmethod
@@ -106,7 +109,8 @@ class Stream:
         with torch.inference_mode():
             self._sampler.prefill(model.dit.conditioning.reference(1).to(model.dtype))
         self._condition = Graph(lambda mel, motion: model.dit.conditioning(mel=mel, motion=motion)[0])
-        self._decoder = StreamingDecoder(model.autoencoder, latent, capture=True)
+        self._decoder = open_decoder(model.autoencoder, model.config, i420=False, capture=True)
+        self._decoder.reset(latent)
         self._idle = IdleMotion(1, seed=seed, sway=LIVE_SWAY)
 
     def run(self, pcm: Iterator[np.ndarray]) -> Iterator[Chunk]:

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from characters.errors import did_you_mean
 from deploy.director import Director, LivekitGone
-from deploy.sessions import QueueFull, RoomTaken, Session, State
+from deploy.sessions import NotAdmitted, RoomTaken, Session, State
 from deploy.tokens import CHARACTER, user_token
 from deploy.webhook import Refused, WebhookGate
 
@@ -142,12 +142,17 @@ class Health(BaseModel):
     pipelines: int
     running: int
     queued: int
+    target: int = Field(description="Pipelines asked for.")
+    room: int = Field(description="Sessions that the machines hold, each within its deadline.")
+    shortfall: str = Field(description="What is asked for and cannot be had; empty for nothing.")
+    note: str = Field(description="What one should know about these figures; empty for nothing.")
 
 
 def create_api(director: Director) -> FastAPI:
     """The application around a director, which it starts and closes."""
     settings = director.settings
     gate = WebhookGate(settings.livekit)
+    keys = [*settings.tenant_keys.items()] + ([("", settings.api_key)] if settings.api_key else [])
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -160,7 +165,7 @@ def create_api(director: Director) -> FastAPI:
         title="characters",
         version="1",
         description="Talk to a character in a LiveKit room.",
-        responses={code: {"model": FailureAnswer} for code in (401, 404, 409, 413, 422, 503)},
+        responses={code: {"model": FailureAnswer} for code in (401, 404, 409, 413, 422, 429, 503)},
     )
     app.add_middleware(BodyLimit, limit=settings.max_body, larger={"/livekit/webhook": _WEBHOOK_BODY})
     if settings.cors:
@@ -179,12 +184,15 @@ def create_api(director: Director) -> FastAPI:
 
     def authorised(
         authorization: Annotated[str | None, Header()] = None, x_api_key: Annotated[str | None, Header()] = None
-    ) -> None:
+    ) -> str:
         given = x_api_key or (authorization or "").removeprefix("Bearer ").strip()
-        if settings.api_key and not hmac.compare_digest(given.encode(), settings.api_key.encode()):
+        found = [name for name, key in keys if hmac.compare_digest(given.encode(), key.encode())]
+        if keys and not found:
             raise Problem(401, "unauthorised", "this server wants an API key: X-API-Key, or Authorization: Bearer")
+        return found[0] if found else ""
 
     locked = [Depends(authorised)]
+    tenant = Depends(authorised)  # the name of the key's holder
 
     def find(session_id: str) -> Session:
         session = director.sessions.get(session_id)
@@ -200,9 +208,19 @@ def create_api(director: Director) -> FastAPI:
 
     async def admit(character: str, name: str, **options: Any) -> Session:
         try:
+            return await let_in(character, name, **options)
+        except Problem as problem:
+            director.refused(problem.code)
+            raise
+
+    async def let_in(character: str, name: str, **options: Any) -> Session:
+        try:
             session = director.sessions.create(character, name, **options)
-        except QueueFull:
-            raise Problem(503, "queue_full", "too many are waiting; try later", **{"Retry-After": "30"}) from None
+        except NotAdmitted as error:
+            refused = error.refused
+            headers = {} if refused.retry_after is None else {"Retry-After": str(refused.retry_after)}
+            status = 429 if refused.code == "quota" else 503
+            raise Problem(status, refused.code, refused.message, **headers) from None
         except RoomTaken:
             raise Problem(409, "room_taken", "this room is in use by somebody else") from None
         try:
@@ -236,11 +254,15 @@ def create_api(director: Director) -> FastAPI:
         livekit = await director.livekit_answers()
         states = [s.state for s in director.sessions.all()]
         return Health(
-            status="ok" if livekit and director.sessions.capacity else "degraded",
+            status="ok" if livekit and director.sessions.capacity and not director.shortfall else "degraded",
             livekit=livekit,
             pipelines=director.sessions.capacity,
             running=states.count(State.RUNNING),
             queued=states.count(State.NOT_READY),
+            target=director.replicas.target,
+            room=director.replicas.room,
+            shortfall=director.shortfall,
+            note=director.replicas.note,
         )
 
     @app.get("/v1/characters", dependencies=locked)
@@ -262,10 +284,10 @@ def create_api(director: Director) -> FastAPI:
         """A character's picture."""
         return FileResponse(director.characters[check_character(slug)].portrait)
 
-    @app.post("/v1/sessions", status_code=201, dependencies=locked)
-    async def create_session(request: NewSession) -> SessionView:
+    @app.post("/v1/sessions", status_code=201)
+    async def create_session(request: NewSession, holder: str = tenant) -> SessionView:
         """Ask for a session. READY: join the room within a minute. NOT_READY: queued; ask again every second or so."""
-        return view(await admit(check_character(request.character), request.participant_name))
+        return view(await admit(check_character(request.character), request.participant_name, tenant=holder))
 
     @app.get("/v1/sessions/{session_id}", dependencies=locked)
     async def get_session(session_id: str) -> SessionView:
@@ -287,8 +309,8 @@ def create_api(director: Director) -> FastAPI:
             raise Problem(409, "not_running", "only a running session has a trace")
         return found
 
-    @app.post("/token", status_code=201, dependencies=locked)
-    async def token(request: TokenRequest) -> TokenAnswer:
+    @app.post("/token", status_code=201)
+    async def token(request: TokenRequest, holder: str = tenant) -> TokenAnswer:
         """LiveKit's TokenSource endpoint. Joining the room starts the character, or takes a place in the queue."""
         if request.participant_identity == CHARACTER:
             raise Problem(422, "invalid_request", f"participant_identity: {CHARACTER!r} is the character's own")
@@ -297,6 +319,7 @@ def create_api(director: Director) -> FastAPI:
             request.participant_name,
             room=request.room_name,
             identity=request.participant_identity,
+            tenant=holder,
             waits_in_room=True,
         )
         granted = user_token(

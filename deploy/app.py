@@ -7,45 +7,78 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import ray
 from fastapi import FastAPI
 from ray import serve
 from ray.serve import Application
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 
 from actors.ledger import Ledger
 from actors.session import Session
-from actors.topology import Profile, load_profile, plan_topology
+from actors.topology import Profile, Topology, load_profile, plan_topology
+from characters.errors import UserError
 from deploy.api import create_api
-from deploy.director import Director
+from deploy.director import Director, PipelineGone, Replicas
+from deploy.live import Live, changed
 from deploy.livekit import LivekitServer, require_server
 from deploy.pipeline import REPLICA_CPUS, Pipeline
+from deploy.planning.room import Room, room
+from deploy.planning.scaling import INGRESS, PIPELINE, WarmSpares
+from deploy.session_metrics import SessionMetrics
 from deploy.settings import LOOPBACK, LivekitAccess, Settings, load_settings
 
 log = logging.getLogger("ray.serve")
 
 APPLICATION = "default"
-PIPELINE = "Pipeline"
+_DRAIN_SECONDS = 86_400.0  # a pipeline that is told to go finishes its talk, however long it is
 
 
 class ServePipelines:
     """See `director.Pipelines`: the replicas of a deployment."""
 
-    def __init__(self, handle: DeploymentHandle) -> None:
+    def __init__(self, handle: DeploymentHandle, topology: Topology) -> None:
         self._handle = handle.options(stream=True)
+        self._topology = topology
+        self._room: tuple[list[Any], Room] = ([], Room(0))
 
-    async def count(self) -> int:
-        """Replicas that run."""
-        status = await asyncio.to_thread(serve.status)
-        name = serve.get_replica_context().app_name
-        deployment = status.applications[name].deployments.get(PIPELINE)
-        return deployment.replica_states.get("RUNNING", 0) if deployment else 0
+    async def look(self) -> Replicas:
+        """See `director.Pipelines.look`."""
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> Replicas:
+        # `serve.status` counts the replicas, and does not name them.
+        applications = _get_global_client().get_serve_details()["applications"]
+        found = applications[serve.get_replica_context().app_name]["deployments"].get(PIPELINE)
+        if found is None:
+            return Replicas()
+        states = {replica["replica_id"]: replica["state"] for replica in found["replicas"]}
+        nodes = ray.nodes()
+        there = [(node["NodeID"], node["Alive"]) for node in nodes]
+        if there != self._room[0]:
+            self._room = there, room(self._topology, _bundles(self._topology), nodes)
+        held = self._room[1]
+        return Replicas(
+            ready=frozenset(name for name, state in states.items() if state == "RUNNING"),
+            target=found["target_num_replicas"],
+            room=held.sessions,
+            lacking=held.lacking,
+            note=held.note,
+        )
 
     async def run(self, session: Session) -> AsyncIterator[Mapping[str, Any]]:
-        """See `director.Pipelines.run`."""
+        """See `director.Pipelines.run`.
+
+        Raises:
+            PipelineGone: the replica has ended.
+        """
         call = self._handle.session.remote(session)
         try:
             async for event in call:
                 yield event
+        except ray.exceptions.RayActorError as error:
+            raise PipelineGone(str(error).splitlines()[0]) from error
         finally:
             call.cancel()
 
@@ -79,7 +112,7 @@ class MediaServer:
             self._server.stop()
 
 
-@serve.deployment(name="Ingress", num_replicas=1, max_ongoing_requests=1000, health_check_period_s=2)
+@serve.deployment(name=INGRESS, num_replicas=1, max_ongoing_requests=1000, health_check_period_s=2)
 @serve.ingress()
 class Ingress:
     """The HTTP side. One replica: it holds the queue."""
@@ -87,11 +120,24 @@ class Ingress:
     def __init__(
         self,
         settings: Settings,
-        frame_size: tuple[int, int],
+        profile: Profile,
         pipelines: DeploymentHandle,
         media: DeploymentHandle | None = None,
     ) -> None:
-        self._director = Director(settings, ServePipelines(pipelines), frame_size)
+        topology, metrics = plan_topology(profile), SessionMetrics(profile)
+        size = (topology.model.height, topology.model.width)
+        self._director = Director(settings, ServePipelines(pipelines, topology), size, metrics=metrics)
+
+    def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """See `deploy.live.Live`. What is wrong is logged and changes nothing: to raise would make Serve end us."""
+        try:
+            live = changed(Live(), user_config, "ingress")
+            for slug, found in self._director.characters.items():
+                live.applied(slug, found.character)
+        except UserError as error:
+            log.error("%s", error)
+            return
+        self._director.live = live
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return create_api(self._director)
@@ -111,25 +157,50 @@ def build(args: Mapping[str, Any]) -> Application:
         require_server()
         webhook = f"http://{LOOPBACK}:{settings.http_port}/livekit/webhook"
         media = MediaServer.options(ray_actor_options={"num_cpus": 0}).bind(settings.livekit, webhook)
-    size = (topology.model.height, topology.model.width)
     ingress = Ingress.options(ray_actor_options={"num_cpus": 0})
-    return ingress.bind(settings, size, _pipelines(settings, profile, topology.bundles), media)
+    return ingress.bind(settings, profile, _pipelines(settings, topology), media)
 
 
-def _pipelines(settings: Settings, profile: Profile, bundles: list[dict[str, float]]) -> Application:
+def scaled_from_outside(args: Mapping[str, Any]) -> bool:
+    """Whether the number of pipelines is set through the dashboard's API; else it follows the demand.
+
+    Raises:
+        UserError: a wrong setting or profile.
+    """
+    return not load_profile(load_settings(args).profile).scaling.most
+
+
+def _pipelines(settings: Settings, topology: Topology) -> Application:
+    scaling = topology.profile.scaling
+    number: dict[str, Any] = {"num_replicas": settings.pipelines}
+    if scaling.most:
+        number = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=min(settings.pipelines, scaling.most),
+                max_replicas=scaling.most,
+                target_ongoing_requests=1,
+                upscale_delay_s=0,
+                policy=AutoscalingPolicy(policy_function=WarmSpares, policy_kwargs={"spare": scaling.spares}),
+            )
+        }
     deployment = serve.deployment(
         Pipeline,
         name=PIPELINE,
-        num_replicas=settings.pipelines,
+        **number,
         max_ongoing_requests=1,
         health_check_period_s=1,
         health_check_timeout_s=10,
-        graceful_shutdown_timeout_s=10,
+        graceful_shutdown_timeout_s=_DRAIN_SECONDS,
         ray_actor_options={"num_cpus": REPLICA_CPUS},
-        placement_group_bundles=[{"CPU": REPLICA_CPUS}, *bundles],
+        placement_group_bundles=_bundles(topology),
         placement_group_strategy="STRICT_PACK",
     )
-    return deployment.bind(profile)
+    return deployment.bind(topology.profile)
+
+
+def _bundles(topology: Topology) -> list[dict[str, float]]:
+    """Of a replica: its own, and its processes'."""
+    return [{"CPU": REPLICA_CPUS}, *topology.bundles]
 
 
 def __getattr__(name: str) -> Application:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,9 @@ from actors.session import Session as PipelineSession
 from characters.character import LoadedCharacter, list_characters
 from characters.errors import UserError
 from characters.media.portrait import load_portrait
+from deploy.live import Live
+from deploy.planning.scaling import shortfall
+from deploy.session_metrics import SessionMetrics
 from deploy.sessions import Action, Session, Sessions, State
 from deploy.settings import Settings
 from deploy.tokens import CHARACTER, character_token, room_configuration
@@ -26,13 +30,33 @@ log = logging.getLogger("ray.serve")
 _TICK_SECONDS = 0.5
 _RECONCILE_TICKS = 10
 _LIVEKIT_SECONDS = 3.0
+_MOVES = 3  # a session that takes its pipeline down with it must not take all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How the pipelines stand.
+
+    Attributes:
+        ready: names of those that take sessions.
+        target: how many are asked for.
+        room: how many sessions the machines hold, each within its deadline.
+        lacking: why that is none, whatever is started.
+        note: what one should know about these figures.
+    """
+
+    ready: frozenset[str] = frozenset()
+    target: int = 0
+    room: int = 0
+    lacking: str | None = None
+    note: str = ""
 
 
 class Pipelines(Protocol):
     """Where sessions run."""
 
-    async def count(self) -> int:
-        """How many pipelines there are."""
+    async def look(self) -> Replicas:
+        """How they stand now."""
         ...
 
     def run(self, session: PipelineSession) -> AsyncIterator[Mapping[str, Any]]:
@@ -48,6 +72,10 @@ class LivekitGone(Exception):
     """The LiveKit server does not answer."""
 
 
+class PipelineGone(Exception):
+    """A pipeline has ended, as a whole, under its session."""
+
+
 class Director:
     """Owns the sessions of one application.
 
@@ -56,6 +84,7 @@ class Director:
         pipelines: where sessions run.
         frame_size: (height, width) of the model's frames, for portraits.
         clock: seconds.
+        metrics: told how the sessions stand, if there is one.
     """
 
     def __init__(
@@ -64,21 +93,35 @@ class Director:
         pipelines: Pipelines,
         frame_size: tuple[int, int],
         clock: Callable[[], float] = time.monotonic,
+        metrics: SessionMetrics | None = None,
     ) -> None:
         self.settings = settings
         self.characters: dict[str, LoadedCharacter] = {c.slug: c for c in list_characters()}
-        self.sessions = Sessions(settings.queue, settings.grace_s, settings.join_s, settings.poll_s, clock)
+        self.sessions = Sessions(settings.admission, settings.grace_s, settings.join_s, settings.poll_s, clock)
+        self.replicas = Replicas()
+        self.live = Live()
+        self._clock, self._metrics = clock, metrics
         self._pipelines, self._frame_size = pipelines, frame_size
         self._portraits: dict[str, np.ndarray] = {}
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._stages: dict[str, Any] = {}  # session -> the room's actor, newest
+        self._places: dict[str, str] = {}  # session -> the pipeline it runs on
+        self._told = ""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._api: api.LiveKitAPI | None = None
 
     async def start(self) -> None:
         """Begin to look after the sessions, in the running event loop."""
-        self.sessions.capacity = await self._pipelines.count()
+        await self._look()
         self._spawn(self._tend())
+
+    @property
+    def shortfall(self) -> str:
+        """What is asked for and cannot be had; "" for nothing."""
+        now = self.replicas
+        if now.lacking:
+            return now.lacking
+        return shortfall(now.target, len(now.ready), now.room) or ""
 
     async def close(self) -> None:
         """End every session."""
@@ -103,6 +146,11 @@ class Director:
                         call.cancel()  # the room is closed after it: a room that goes first looks like a failure
                 case "close":
                     self._spawn(self._close_room(session.room))
+
+    def refused(self, code: str) -> None:
+        """A session was not let in, for the reason that the API gives."""
+        if self._metrics is not None:
+            self._metrics.refused(code)
 
     async def open_room(self, session: Session) -> None:
         """Create the session's room, so that it is known to be there.
@@ -140,14 +188,21 @@ class Director:
 
     async def _run(self, session: Session) -> None:
         """The streaming call of one session."""
+        end = self.sessions.freed
         try:
             stream = self._pipelines.run(await asyncio.to_thread(self._describe, session))
             async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
                 async for event in events:
                     log.info("session %s: %s: %s", session.id, event["state"], event["reason"])
-                    self._stages[session.id] = event["stage"]
+                    self._stages[session.id], self._places[session.id] = event["stage"], event["pipeline"]
         except asyncio.CancelledError:
             pass  # hung up, or left alone
+        except PipelineGone as error:
+            log.warning("session %s has lost its pipeline: %s", session.id, error)
+            if session.moves < _MOVES:
+                end = self.sessions.displaced
+            else:
+                self.act(self.sessions.failed(session, "pipeline_failed", "its pipelines kept ending"))
         except Exception as error:
             cause = getattr(error, "cause", None) or error
             code = "refused" if isinstance(cause, UserError) else "pipeline_failed"
@@ -157,21 +212,27 @@ class Director:
         finally:
             self._calls.pop(session.id, None)
             self._stages.pop(session.id, None)
-            self._spawn(self._close_room(session.room))
-            self.act(self.sessions.freed(session))
+            gone = self._places.pop(session.id, "")
+            if end == self.sessions.displaced and not session.over:
+                # Until Serve has noticed, too: nobody is to be sent there.
+                self.sessions.capacity = self._capacity(self.replicas.ready - {gone})
+            else:
+                self._spawn(self._close_room(session.room))
+            self.act(end(session))
 
     def _describe(self, session: Session) -> PipelineSession:
         """What the pipeline needs to know."""
-        loaded = self.characters[session.character]
+        loaded, live = self.characters[session.character], self.live
+        character = live.applied(session.character, loaded.character)
         if session.character not in self._portraits:
             self._portraits[session.character] = load_portrait(loaded.portrait, *self._frame_size)
         access = self.settings.livekit
-        token = character_token(access, session.room, loaded.slug, loaded.character.name)
+        token = character_token(access, session.room, loaded.slug, character.name)
         return PipelineSession(
             portrait=self._portraits[session.character],
             seed=self.settings.seed,
-            room=RoomAddress("livekit", access.url, token),
-            character=loaded.character,
+            room=RoomAddress("livekit", access.url, token, live.bitrate),
+            character=character,
         )
 
     async def _tend(self) -> None:
@@ -180,12 +241,28 @@ class Director:
             await asyncio.sleep(_TICK_SECONDS)
             ticks += 1
             try:
-                self.sessions.capacity = await self._pipelines.count()
+                await self._look()
                 self.act(self.sessions.tick())
+                if self._metrics is not None:
+                    self._metrics.observe(self.sessions.all(), self.sessions.capacity, self._clock())
                 if ticks % _RECONCILE_TICKS == 0:
                     await self._reconcile()
             except Exception:  # this loop must outlive whatever Serve or LiveKit answer in a bad moment
                 log.exception("looking after the sessions failed; going on")
+
+    async def _look(self) -> None:
+        now = self.replicas = await self._pipelines.look()
+        self.sessions.capacity = self._capacity(now.ready)
+        self.sessions.refuse(now.lacking)
+        told = self.shortfall or now.note
+        if told and told != self._told:
+            log.warning("%s", told)
+        self._told = told
+
+    def _capacity(self, ready: frozenset[str]) -> int:
+        """Seats: one for each pipeline that takes sessions, and those that sessions still hold on any that is going."""
+        staying = sum(place not in ready for place in self._places.values())
+        return min(len(ready) + staying, self.replicas.room)
 
     async def _reconcile(self) -> None:
         """Webhooks can be lost, with a server that dies or one that was never told of us: ask who is in the rooms."""

@@ -184,7 +184,7 @@ def _livekit() -> Iterator[Line]:
 
 
 def _page() -> Line:
-    if web_client.BUNDLE.is_file():
+    if web_client.is_there():
         return Line("ok", "page", "its LiveKit client is here", "")
     if shutil.which("npm"):
         return Line("warn", "page", "its LiveKit client is not fetched yet", "characters up does it")

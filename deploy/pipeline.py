@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import ray
+from ray import serve
 
 from actors.gang import Gang, GangFailed
 from actors.session import Session
 from actors.topology import Profile, plan_topology
 from characters.errors import UserError
+from deploy.live import changed
 
 log = logging.getLogger("ray.serve")
 
@@ -34,7 +37,9 @@ class Pipeline:
     """
 
     def __init__(self, profile: Profile) -> None:
+        self._profile = profile
         self._topology = plan_topology(profile)
+        self._name = serve.get_replica_context().replica_id.unique_id
         self._group = ray.util.get_current_placement_group()
         self._busy = False
         self._gang = self._make()
@@ -45,7 +50,8 @@ class Pipeline:
         """Run a session until the caller cancels this call.
 
         Yields:
-            {"state": see `actors.gang.State`, "reason": text, "stage": the room's actor, for its ledger}.
+            {"state": see `actors.gang.State`, "reason": text, "stage": the room's actor, for its ledger,
+            "pipeline": the replica's name}.
 
         Raises:
             UserError: what a role says of the session, e.g. that it cannot join the room.
@@ -70,10 +76,28 @@ class Pipeline:
                 if state == "failed":
                     raise GangFailed(reason)
                 stage = gang.handle("publisher") if state == "running" else None
-                yield {"state": state, "reason": reason, "stage": stage}
+                yield {"state": state, "reason": reason, "stage": stage, "pipeline": self._name}
         finally:
             # Not awaited here: a cancelled generator may not wait, and the next session waits for it anyway.
             self._next = loop.create_task(self._replace(gang))
+
+    async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """How the next session hears, thinks and speaks: fields of `VoiceConfig` that differ from the profile's.
+
+        A session that runs keeps what it began with. What is wrong is logged and changes nothing: to raise would make
+        Serve end the replica, and its session.
+        """
+        try:
+            voice = changed(self._profile.voice, user_config, "voice")
+        except UserError as error:
+            log.error("%s", error)
+            return
+        if voice == self._topology.profile.voice:
+            return
+        self._topology = plan_topology(dataclasses.replace(self._profile, voice=voice))
+        if not self._busy:  # else the session's end brings new processes
+            self._busy = True
+            self._next = asyncio.get_running_loop().create_task(self._replace(self._gang))
 
     async def drained(self) -> None:
         """Wait until the last session's processes are gone and new ones are loaded."""
@@ -88,11 +112,13 @@ class Pipeline:
 
     async def _replace(self, gang: Gang) -> None:
         await asyncio.to_thread(gang.stop)
-        self._gang = self._make()
+        made_of, self._gang = self._topology, self._make()
         try:
             await asyncio.to_thread(self._gang.prepare)
         except (GangFailed, UserError) as error:  # the next health check says so too
             log.error("the pipeline cannot be loaded again: %s", error)
+        if made_of is not self._topology:  # reconfigured meanwhile
+            await self._replace(self._gang)
         self._busy = False
 
     def _make(self) -> Gang:

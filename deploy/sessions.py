@@ -1,24 +1,26 @@
-"""Admission: who waits, who may come in, who is in, and when it is over. Pure; the clock is whoever calls.
+"""A session from its first request to its end. Pure; the clock is whoever calls.
 
     NOT_READY --a pipeline is free--> READY --the user joins--> RUNNING --the user has left--> COMPLETED
         `------------ cancelled, or not asked after ------------> CANCELLED
     RUNNING --the pipeline failed--> FAILED
+    RUNNING --its pipeline is gone--> NOT_READY, ahead of everybody else
 
-A user who is in the room already while still queued goes from NOT_READY straight to RUNNING.
+A user who is in the room already while still queued goes from NOT_READY straight to RUNNING. Who is let in, and in
+which order, is `planning.admission`'s.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import fmean
 from typing import Literal
 
-_TYPICAL_SECONDS = 120.0  # a session, until one has been seen
+from deploy.planning.admission import Admission, Admitted, Refused, Seats
+from deploy.planning.waiting import AdmissionConfig
+
 _KEPT_SECONDS = 600.0  # a session that is over can still be asked after for so long
 _KEPT = 1000
 
@@ -37,8 +39,16 @@ class State(StrEnum):
 _OVER = (State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
-class QueueFull(Exception):
-    """Nobody else may wait."""
+class NotAdmitted(Exception):
+    """A session may not even wait.
+
+    Attributes:
+        refused: why.
+    """
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
 
 
 class RoomTaken(Exception):
@@ -68,6 +78,7 @@ class Session:
         present: whether the user is in the room.
         seated: whether it holds a pipeline; a session that is over does until the pipeline is free again.
         waits_in_room: its user waits in the room instead of asking.
+        moves: how often it has lost its pipeline.
         failure: why it is over before its time.
     """
 
@@ -85,6 +96,7 @@ class Session:
     present: bool = False
     seated: bool = False
     waits_in_room: bool = False
+    moves: int = 0
     failure: Failure | None = None
 
     @property
@@ -105,28 +117,47 @@ class Sessions:
     """All of them.
 
     Args:
-        queue: users that may wait.
+        admission: who may come in and who may wait.
         grace, join, poll: see `Settings.grace_s`, `join_s` and `poll_s`.
         clock: seconds.
-
-    Attributes:
-        capacity: pipelines there are.
     """
 
-    def __init__(self, queue: int, grace: float, join: float, poll: float, clock: Callable[[], float]) -> None:
-        self.capacity = 0
-        self._queue, self._grace, self._join, self._poll, self._clock = queue, grace, join, poll, clock
+    def __init__(
+        self, admission: AdmissionConfig, grace: float, join: float, poll: float, clock: Callable[[], float]
+    ) -> None:
+        self._grace, self._join, self._poll, self._clock = grace, join, poll, clock
+        self._seats = Seats()
+        self._admission = Admission(self._seats, admission, clock)
         self._sessions: dict[str, Session] = {}
         self._rooms: dict[str, str] = {}
-        self._lengths: deque[float] = deque(maxlen=50)
+
+    @property
+    def capacity(self) -> int:
+        """Sessions that may run at a time."""
+        return self._seats.count
+
+    @capacity.setter
+    def capacity(self, count: int) -> None:
+        self._seats.count = count
+
+    def refuse(self, reason: str | None) -> None:
+        """Let nobody in any more, for that reason; None: as usual."""
+        self._seats.reason = reason
 
     def create(
-        self, character: str, name: str = "", *, room: str = "", identity: str = "", waits_in_room: bool = False
+        self,
+        character: str,
+        name: str = "",
+        *,
+        room: str = "",
+        identity: str = "",
+        tenant: str = "",
+        waits_in_room: bool = False,
     ) -> Session:
         """A new session, ready or queued; for a room that the same user has already, that session.
 
         Raises:
-            QueueFull: too many wait.
+            NotAdmitted: too many wait, the tenant has as many sessions as it may have, or none can run here.
             RoomTaken: the room is in use by another identity, or for another character.
         """
         now = self._clock()
@@ -135,9 +166,11 @@ class Sessions:
                 raise RoomTaken
             known.asked = now
             return known
-        if self._free() <= 0 and len(self._waiting()) >= self._queue:
-            raise QueueFull
+        self._let_in(self._admission.call())
         key = secrets.token_urlsafe(12)
+        decision = self._admission.ask(key, "", tenant)
+        if isinstance(decision, Refused):
+            raise NotAdmitted(decision)
         session = Session(
             id=key,
             character=character,
@@ -150,7 +183,8 @@ class Sessions:
         )
         self._sessions[session.id] = session
         self._rooms[session.room] = session.id
-        self._admit()
+        if isinstance(decision, Admitted):
+            self._let_in([decision])
         return session
 
     def get(self, key: str) -> Session | None:
@@ -170,23 +204,13 @@ class Sessions:
 
     def position(self, session: Session) -> int:
         """1 for who is next; 0 for who does not wait."""
-        waiting = self._waiting()
-        return waiting.index(session) + 1 if session in waiting else 0
+        return self._admission.queue.position(session.id)
 
     def estimated_wait(self, session: Session) -> float:
         """Seconds until a pipeline is likely to be free for it; 0 if it does not wait, infinite without pipelines."""
-        place = self.position(session)
-        if place == 0:
+        if session.state is not State.NOT_READY:
             return 0.0
-        if self.capacity < 1:
-            return math.inf
-        typical = fmean(self._lengths) if self._lengths else _TYPICAL_SECONDS
-        now = self._clock()
-        seated = [s for s in self._sessions.values() if s.seated]
-        left = sorted(max(typical - (now - (s.started or now)), 5.0) for s in seated)[: self.capacity]
-        left += [0.0] * (self.capacity - len(left))
-        rounds, nth = divmod(place - 1, self.capacity)
-        return left[nth] + rounds * typical
+        return self._admission.standing(session.id).wait if self.capacity > 0 else math.inf
 
     def joined(self, room: str, identity: str) -> list[Action]:
         """A user came into a room."""
@@ -223,8 +247,18 @@ class Sessions:
 
     def freed(self, session: Session) -> list[Action]:
         """The pipeline has finished with it."""
-        session.seated = False
+        self._leave(session)
         return ([] if session.over else self._end(session, State.COMPLETED)) + self._promote()
+
+    def displaced(self, session: Session) -> list[Action]:
+        """Its pipeline is gone, and not through its fault: it goes on in another as soon as there is one."""
+        if session.over or not session.seated:
+            return self.freed(session)
+        session.state, session.seated, session.waits_in_room, session.until = State.NOT_READY, False, True, None
+        session.moves += 1
+        self._seats.release(session.id)
+        self._let_in(self._admission.displace([session.id])[0])
+        return self._promote()
 
     def tick(self) -> list[Action]:
         """What time brings: those who have gone lose their place, those who wait get theirs."""
@@ -251,20 +285,18 @@ class Sessions:
     def _by_room(self, room: str) -> Session | None:
         return self._sessions.get(self._rooms.get(room, ""))
 
-    def _waiting(self) -> list[Session]:
-        return [s for s in self._sessions.values() if s.state is State.NOT_READY]
-
-    def _free(self) -> int:
-        return self.capacity - sum(s.seated for s in self._sessions.values())
-
-    def _admit(self) -> None:
-        """In arrival order: a newcomer never passes one who waits."""
-        for session in self._waiting()[: max(0, self._free())]:
+    def _let_in(self, admitted: list[Admitted]) -> None:
+        for one in admitted:
+            session = self._sessions[one.key]
             session.state, session.seated = State.READY, True
             session.until = self._clock() + self._join
 
+    def _leave(self, session: Session) -> None:
+        session.seated = False
+        self._let_in(self._admission.leave(session.id))
+
     def _promote(self) -> list[Action]:
-        self._admit()
+        self._let_in(self._admission.call())
         return [self._run(s) for s in list(self._sessions.values()) if s.state is State.READY and s.present]
 
     def _run(self, session: Session) -> Action:
@@ -274,12 +306,10 @@ class Sessions:
     def _end(self, session: Session, state: State, failure: Failure | None = None) -> list[Action]:
         ran = session.state is State.RUNNING
         session.state, session.failure, session.ended, session.until = state, failure, self._clock(), None
-        if not ran:
-            session.seated = False
-            return [Action("close", session)]
-        if session.started is not None:
-            self._lengths.append(self._clock() - session.started)
-        return [Action("stop", session)] if session.seated else [Action("close", session)]
+        if ran and session.seated:
+            return [Action("stop", session)]
+        self._leave(session)
+        return [Action("close", session)]
 
     def _forget(self, session: Session) -> None:
         del self._sessions[session.id]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from characters.errors import UserError, did_you_mean
+from deploy.planning.waiting import AdmissionConfig, load_admission
 
 LOOPBACK = "127.0.0.1"
 HTTP_PORT, LIVEKIT_PORT = 8000, 7880
@@ -48,7 +49,7 @@ class Settings:
     Attributes:
         profile: name of a file in conf/deploy, or a path to one.
         pipelines: sessions at a time, to begin with; Serve can scale them later.
-        queue: users that may wait.
+        admission: who may come in and who may wait. A text is the name of a file in conf/admission, or a path to one.
         grace_s: how long the character stays when the last user has left.
         join_s: how long a ready session waits for its user.
         poll_s: a queued user who does not ask for so long has gone.
@@ -58,13 +59,15 @@ class Settings:
         cors: comma-separated origins that may call the API from a browser; none by default.
         max_body: bytes of a request.
         api_key: asked for by the API if not empty. From CHARACTERS_API_KEY.
+        tenant_keys: API keys by the name of who holds them, see `AdmissionConfig.tenants`. From CHARACTERS_API_KEYS,
+            "name:key name:key".
         livekit: see `LivekitAccess`. From LIVEKIT_URL, LIVEKIT_API_KEY, LIVEKIT_API_SECRET and LIVEKIT_PUBLIC_URL.
     """
 
     livekit: LivekitAccess
     profile: str = "laptop"
     pipelines: int = 1
-    queue: int = 50
+    admission: AdmissionConfig = field(default_factory=lambda: load_admission("default"))
     grace_s: float = 20.0
     join_s: float = 60.0
     poll_s: float = 30.0
@@ -74,10 +77,11 @@ class Settings:
     cors: str = ""
     max_body: int = 65_536
     api_key: str = field(default="", repr=False)
+    tenant_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.pipelines < 1 or self.queue < 0:
-            raise UserError("pipelines must be at least 1, queue not negative")
+        if self.pipelines < 1:
+            raise UserError("pipelines must be at least 1")
         if min(self.grace_s, self.join_s, self.poll_s) <= 0 or self.max_body < 1024:
             raise UserError("grace_s, join_s and poll_s must be positive, max_body at least 1024")
         if not 0 < self.http_port < 65536 or not 0 <= self.livekit_port < 65535:
@@ -90,18 +94,36 @@ def load_settings(args: Mapping[str, Any], environment: Mapping[str, str] = os.e
     Raises:
         UserError: an unknown key, a value of the wrong type or out of range, or half of an API key.
     """
-    fields = {f.name: f for f in dataclasses.fields(Settings) if f.name not in ("livekit", "api_key")}
+    secret = ("livekit", "api_key", "tenant_keys")
+    fields = {f.name: f for f in dataclasses.fields(Settings) if f.name not in secret}
     values: dict[str, Any] = {}
     for key, value in args.items():
         if key not in fields:
             raise UserError(f"unknown setting {key!r}; {did_you_mean(key, list(fields))}")
-        convert = {"int": int, "float": float, "str": str}[str(fields[key].type)]
+        convert: Any = {"int": int, "float": float, "str": str, "AdmissionConfig": load_admission}[
+            str(fields[key].type)
+        ]
         try:
             values[key] = convert(value)
         except (TypeError, ValueError):
             raise UserError(f"setting {key} is {value!r}, which is no {fields[key].type}") from None
     livekit = _livekit(environment, int(values.get("livekit_port", 0)))
-    return Settings(livekit, **values, api_key=environment.get("CHARACTERS_API_KEY", ""))
+    return Settings(
+        livekit,
+        **values,
+        api_key=environment.get("CHARACTERS_API_KEY", ""),
+        tenant_keys=_tenant_keys(environment.get("CHARACTERS_API_KEYS", "")),
+    )
+
+
+def _tenant_keys(text: str) -> dict[str, str]:
+    keys: dict[str, str] = {}
+    for part in text.split():
+        name, _, key = part.partition(":")
+        if not name or not key or name in keys or key in keys.values():
+            raise UserError("CHARACTERS_API_KEYS must look like 'name:key name:key', no name and no key twice")
+        keys[name] = key
+    return keys
 
 
 def _livekit(environment: Mapping[str, str], port: int) -> LivekitAccess:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import signal
 import tempfile
 import threading
@@ -23,7 +24,6 @@ from deploy.settings import LOOPBACK, is_free
 _READY_SECONDS = 300.0
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",  # the cluster is this process's own and listens on loopback only
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # one machine: every port on loopback, and no network needed
     "RAY_worker_niceness": "0",  # by default Ray's workers give way to everything else, which no live picture can
     "RAY_SERVE_LOG_TO_STDERR": "0",
@@ -46,40 +46,47 @@ def up(args: dict[str, Any], *, host: str, dashboard: bool, stop: threading.Even
     """
     port = int(args.get("http_port", 8000))
     address = f"http://{LOOPBACK if host == '0.0.0.0' else host}:{port}"
+    key = os.environ.get("CHARACTERS_API_KEY", "")
+    page = f"{address}/#key={key}" if key else address
     if running_at(address):
-        say(f"already running: {address}")
+        say(f"already running: {page}")
         return
     with _only_one(port) as first:
         if not first:
             say("another `characters up` is just starting; waiting for it")
             _await(address, stop)
-            say(f"already running: {address}")
+            say(f"already running: {page}")
             return
         if not is_free(port, LOOPBACK if host == "0.0.0.0" else host):
             raise UserError(f"port {port} is taken by another program: stop it, or use --port")
         if not os.environ.get("LIVEKIT_URL") and livekit.find_server() is None:
             say("livekit-server is not there yet: building it with Go, which takes some minutes, once")
             livekit.install_server()
-        if not web_client.BUNDLE.is_file():
+        if not web_client.is_there():
             say("fetching the page's LiveKit client, once")
             web_client.fetch()
-        _serve(args, host, port, dashboard, address, stop, say)
+        _serve(args, host, port, dashboard, page, stop, say)
 
 
 def _serve(
-    args: dict[str, Any], host: str, port: int, dashboard: bool, address: str, stop: threading.Event, say: Any
+    args: dict[str, Any], host: str, port: int, dashboard: bool, page: str, stop: threading.Event, say: Any
 ) -> None:
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    # One port of each replica listens on all interfaces whatever one asks for: nobody gets in without the token.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     import ray
     from ray import serve
 
-    from deploy.app import APPLICATION, build
+    from deploy.app import APPLICATION, build, scaled_from_outside
+    from deploy.grafana.provision import provision
 
     application = build(args | {"http_port": port})  # before anything is started: it checks the settings
     say("starting Ray")
     ray.init(
+        "local",  # not one that somebody else has started here
         _node_ip_address=LOOPBACK,
         include_dashboard=dashboard,
         dashboard_host=LOOPBACK,
@@ -93,11 +100,15 @@ def _serve(
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         say("starting the application")
         serve.start(http_options={"host": host, "port": port})
-        _run(serve, application, APPLICATION, stop)
+        _run(serve, application, APPLICATION, scaled_from_outside(args), stop)
         if not stop.is_set():
             if dashboard:
-                say(f"dashboard: http://{ray.get_runtime_context().worker.node.address_info['webui_url']}")
-            say(f"open {address} in a browser and allow the microphone; Ctrl-C stops everything")
+                node = ray.get_runtime_context().worker.node
+                say(f"dashboard: http://{node.address_info['webui_url']}")
+                say(f"  its token: {os.environ.get('RAY_AUTH_TOKEN', 'none')}")
+                # Beside Ray's own, which it has long written by now: it begins with an empty folder.
+                provision(Path(node.get_session_dir_path()) / "metrics" / "grafana")
+            say(f"open {page} in a browser and allow the microphone; Ctrl-C stops everything")
         stop.wait()
         say("stopping")
     finally:
@@ -108,7 +119,7 @@ def _serve(
             signal.signal(number, handler)
 
 
-def _run(serve: Any, application: Any, name: str, stop: threading.Event) -> None:
+def _run(serve: Any, application: Any, name: str, external: bool, stop: threading.Event) -> None:
     """Deploy, and wait until it runs.
 
     Raises:
@@ -120,7 +131,7 @@ def _run(serve: Any, application: Any, name: str, stop: threading.Event) -> None
     def deploy() -> None:
         nonlocal handle
         try:
-            handle = serve.run(application, name=name)
+            handle = serve.run(application, name=name, external_scaler_enabled=external)
         except BaseException as error:
             failure.append(error)
 

@@ -15,6 +15,7 @@ import numpy as np
 from actors.header import Header
 from actors.ledger import Turn
 from actors.roles.aligner import AudioAligner
+from actors.roles.letters import Letter, Letterbox, Outbox
 from actors.roles.livekit_room import LivekitRoom
 from actors.roles.voice_bridge import VoiceBridge
 from actors.voice.config import VoiceConfig
@@ -41,10 +42,12 @@ from characters.chunk import FRAMES_PER_CHUNK
 
 log = logging.getLogger(__name__)
 
-CHAT, CAPTIONS, FIGURES = "lk.chat", "lk.transcription", "characters.ledger"
+CHAT, CAPTIONS, NOTICES = "lk.chat", "lk.transcription", "characters.notice"
+FIGURES, SHOWN = "characters.ledger", "characters.shown"
 _FRAME_MS = 20
 _HEARD_FRAMES = 100  # sound from the user that may wait: two seconds, then the oldest is dropped
-_OUTBOX = 200
+_SEND_SECONDS = 5.0
+_LONGEST_REPORT = 4_000  # bytes
 _BACK_AGAIN = "Sorry, I was gone for a moment. Where were we?"
 
 
@@ -59,6 +62,7 @@ class Conversation:
         aligner: takes the voice and tells what was played.
         misses: counts the late chunks so far.
         record: enters a finished turn in the ledger.
+        shown: enters there when a user saw a frame; how long it was on its way, if that is known.
         state: from `snapshot` of the process before this one.
         generation: replies count from here on.
     """
@@ -72,24 +76,27 @@ class Conversation:
         aligner: AudioAligner,
         misses: Callable[[], int],
         record: Callable[[Turn], None],
+        shown: Callable[[int, float], float | None],
         state: dict[str, Any] | None = None,
         generation: int = 0,
     ) -> None:
         from livekit import rtc
 
         self._rtc, self._room, self._loop = rtc, room.room, room.loop
-        self._aligner, self._misses, self._record = aligner, misses, record
+        self._aligner, self._misses, self._record, self._shown = aligner, misses, record, shown
         self._again = bool(state)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._outbox: asyncio.Queue[Coroutine[Any, Any, Any]] = asyncio.Queue(_OUTBOX)
+        self._outbox, self._letterbox = Outbox(self._room), Letterbox(self._room)
         self._hearing: tuple[str, asyncio.Task[Any]] | None = None  # sid of the track that is heard
         self._speaker = ""  # identity of who is heard
         self._segment = 0
         self._generation = generation
         self._turn_seconds = 0.0
+        self._way_seconds: float | None = None  # of a frame from here to the user's eye
         self._work: list[float] = []  # seconds of work on each chunk since the figures were last sent
         self._chunks = 0
-        self._notice = ""
+        self._doing = "listening"
+        self._news = asyncio.Event()  # what the room should know of us may have changed
         self._alone_since: float | None = time.monotonic()
         self._greeted = False
         self._bridge = VoiceBridge(character, parts, self._on_event, config)
@@ -110,7 +117,7 @@ class Conversation:
 
     def notice(self, text: str) -> None:
         """Tell the user something about the session; from any thread."""
-        self._loop.call_soon_threadsafe(lambda: setattr(self, "_notice", text))
+        self._loop.call_soon_threadsafe(self._notify, text)
 
     @property
     def alone(self) -> float:
@@ -127,29 +134,32 @@ class Conversation:
     async def _start(self) -> None:
         room, participant = self._room, self._room.local_participant
         room.on("track_published", lambda publication, _: self._choose(publication))
+        room.on("track_unpublished", lambda *_: self._news.set())
         room.on("track_subscribed", lambda track, _, who: self._listen(track, who.identity))
         room.on("track_unsubscribed", lambda track, *_: self._deafen(track.sid))
         room.on("participant_connected", lambda _: self._count())
         room.on("participant_disconnected", lambda _: self._count())
         room.on("reconnected", self._count)
+        room.on("reconnected", self._news.set)  # a server that was started again knows nothing of us
+        room.on("data_received", self._on_data)
         room.register_text_stream_handler(CHAT, lambda reader, who: self._spawn(self._read_chat(reader)))
         for method in ("interrupt", "lk.clear_buffer"):
             participant.register_rpc_method(method, self._on_interrupt)
         for who in room.remote_participants.values():
             for publication in who.track_publications.values():
                 self._choose(publication)
-        self._spawn(self._post())
+        self._spawn(self._outbox.run())
+        self._spawn(self._tell_state())
         self._spawn(self._figures())
         self._spawn(self._bridge.start())
         self._count()
+        self._news.set()
 
     async def _close(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        while not self._outbox.empty():
-            self._outbox.get_nowait().close()
         await self._bridge.close()
 
     # From the room.
@@ -157,6 +167,7 @@ class Conversation:
     def _choose(self, publication: Any) -> None:
         if publication.kind == self._rtc.TrackKind.KIND_AUDIO:
             publication.set_subscribed(True)
+            self._news.set()
 
     def _listen(self, track: Any, identity: str) -> None:
         """Hear this track, and no other: the newest microphone is the user's."""
@@ -166,6 +177,7 @@ class Conversation:
             self._hearing[1].cancel()
         self._speaker = identity
         self._hearing = (track.sid, self._spawn(self._hear(track)))
+        self._news.set()
 
     def _deafen(self, sid: str) -> None:
         if self._hearing is not None and self._hearing[0] == sid:
@@ -183,12 +195,24 @@ class Conversation:
             await stream.aclose()
 
     async def _read_chat(self, reader: Any) -> None:
-        text = ""
-        async for piece in reader:
-            text += piece
-            if len(text) > 20_000:  # more than is read of a turn
-                break
-        self._bridge.push_text(text)
+        if text := await self._letterbox.read(reader):
+            self._bridge.push_text(text)
+
+    def _on_data(self, packet: Any) -> None:
+        """A client tells when it showed frames: JSON, [number of the frame, milliseconds ago] of each.
+
+        It knows best how long such a message is on its way, and has added that.
+        """
+        if packet.topic != SHOWN or packet.participant is None or len(packet.data) > _LONGEST_REPORT:
+            return
+        now = time.monotonic()
+        try:
+            seen = [(int(frame), now - float(ago) / 1000) for frame, ago in json.loads(packet.data)]
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            return
+        ways = [way for frame, at in seen if (way := self._shown(frame, at)) is not None]
+        if ways:
+            self._way_seconds = sum(ways) / len(ways)
 
     async def _on_interrupt(self, data: Any) -> str:
         self._bridge.interrupt()
@@ -252,7 +276,7 @@ class Conversation:
                 self._turn_done(event.ledger)
             case Problem():
                 log.warning("voice: %s: %s", event.stage, event.message)
-                self._notice = f"{event.stage}: {event.message}"
+                self._notify(f"{event.stage}: {event.message}")
 
     def _turn_done(self, ledger: TurnLedger) -> None:
         stamps = {name: at for name, at in ledger.stamps().items() if name != "speech_start"}
@@ -271,17 +295,36 @@ class Conversation:
         attributes = {"lk.segment_id": segment, "lk.transcription_final": "true" if final else "false"}
         if user and self._hearing is not None:
             attributes["lk.transcribed_track_id"] = self._hearing[0]
-        self._send(self._stream_text(text, attributes, self._speaker if user else None))
+        sender = self._speaker if user else None
+        self._outbox.put(Letter(CAPTIONS, text, attributes, sender, certain=final))
 
-    async def _stream_text(self, text: str, attributes: dict[str, str], sender: str | None) -> None:
-        writer = await self._room.local_participant.stream_text(
-            topic=CAPTIONS, attributes=attributes, sender_identity=sender
-        )
-        await writer.write(text)
-        await writer.aclose()
+    def _notify(self, text: str) -> None:
+        self._outbox.put(Letter(NOTICES, text, {}, certain=True))
 
     def _state(self, state: str) -> None:
-        self._send(self._room.local_participant.set_attributes({"lk.agent.state": state}))
+        self._doing = state
+        self._news.set()
+
+    def _deaf(self) -> bool:
+        """Whether somebody has a microphone that is not heard yet."""
+        audio = self._rtc.TrackKind.KIND_AUDIO
+        return any(
+            publication.kind == audio and not publication.subscribed
+            for who in self._room.remote_participants.values()
+            for publication in who.track_publications.values()
+        )
+
+    async def _tell_state(self) -> None:
+        """What we are doing, as an attribute; "initializing" instead of "listening" while we do not hear yet."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            state = "initializing" if self._doing == "listening" and self._deaf() else self._doing
+            try:
+                async with asyncio.timeout(_SEND_SECONDS):
+                    await self._room.local_participant.set_attributes({"lk.agent.state": state})
+            except Exception as error:  # without a connection; the next one brings news
+                log.warning("cannot tell the room what we do: %r", error)
 
     async def _figures(self) -> None:
         """Once a second, for whoever shows them."""
@@ -293,29 +336,14 @@ class Conversation:
                 "fps": round((self._chunks - chunks) * FRAMES_PER_CHUNK / (now - before), 1),
                 "chunk_ms": round(1000 * sum(self._work) / len(self._work), 1) if self._work else 0.0,
                 "turn_ms": round(1000 * self._turn_seconds),
+                "way_ms": None if self._way_seconds is None else round(1000 * self._way_seconds),
                 "drops": self._misses(),
                 "generation": self._generation,
             }
-            if self._notice:
-                figures["notice"], self._notice = self._notice, ""
             before, chunks, self._work = now, self._chunks, []
-            self._send(self._room.local_participant.publish_data(json.dumps(figures), reliable=False, topic=FIGURES))
-
-    def _send(self, sending: Coroutine[Any, Any, Any]) -> None:
-        """In order, one after another; a room that takes nothing loses what is too much."""
-        try:
-            self._outbox.put_nowait(sending)
-        except asyncio.QueueFull:
-            sending.close()
-
-    async def _post(self) -> None:
-        while True:
-            sending = await self._outbox.get()
-            try:
-                async with asyncio.timeout(5.0):
-                    await sending
-            except Exception as error:  # captions and figures are no reason to end a conversation
-                log.warning("cannot send to the room: %s", error)
+            with contextlib.suppress(Exception):  # figures are no reason to end a conversation
+                async with asyncio.timeout(_SEND_SECONDS):
+                    await self._room.local_participant.publish_data(json.dumps(figures), reliable=False, topic=FIGURES)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self._loop.create_task(work)

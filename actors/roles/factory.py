@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from actors.loop import LoopRole
 from actors.roles.aligner import AudioAligner
 from actors.roles.dit_shard import DitShard
@@ -24,16 +26,24 @@ def build_roles(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
     """
     profile, model = topology.profile, topology.model
     built: dict[str, LoopRole] = {}
-    needs_networks = any(role.kind in ("dit", "decoder") for role in stage.roles)
-    networks = load_networks(profile.model, stage.device) if needs_networks else None
+    networks = None
+    if any(role.kind in ("dit", "decoder") for role in stage.roles):
+        shard = next((role.shard for role in stage.roles if role.shard is not None), None)
+        layers = shard.layers if shard is not None else (0, 0)
+        networks = load_networks(profile.model, stage.device, layers, profile.precision)
     for role in stage.roles:
         match role.kind:
             case "aligner":
                 built[role.name] = AudioAligner()
             case "dit":
                 assert networks is not None
-                dtype = topology.outputs(role.name)[0].spec.torch_dtype
-                built[role.name] = DitShard(networks, dtype, role, exact_timings=profile.exact_timings)
+                built[role.name] = DitShard(
+                    networks,
+                    getattr(torch, profile.dtype),
+                    role.shard,
+                    profile.plan,
+                    exact_timings=profile.exact_timings,
+                )
             case "decoder":
                 assert networks is not None
                 built[role.name] = VaeDecoder(networks, exact_timings=profile.exact_timings)

@@ -18,11 +18,13 @@ from actors.roles.room import Room
 from actors.session import Session
 from characters.chunk import FPS, FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
 
+# Sound that a room may not have sent yet when the next chunk begins.
+MOST_AHEAD = 0.04
 _SAMPLES_PER_FRAME = SAMPLES_PER_CHUNK // FRAMES_PER_CHUNK
 
 
 class RoomPublisher(LoopRole):
-    """Publishes chunks: four times a frame and the 1,000 samples under it, 1/24 s apart.
+    """Publishes chunks: four times 1,000 samples and the frame over them, 1/24 s apart.
 
     Nothing is queued here: the channels before it are the queue, two chunks long.
 
@@ -77,6 +79,9 @@ class RoomPublisher(LoopRole):
         assert self.room is not None, "reset comes first"
         room = self.room
         self._wait(self.deadline.due(self._clock()))
+        if (ahead := room.ahead()) > MOST_AHEAD:
+            # After a stall the room got more sound at once than it can send, and both would be late for ever.
+            self._wait(self._clock() + ahead)
         start = self._clock()
         late = self.deadline.leave(start)
         # On time means on the grid, whatever the timer's jitter; a late chunk starts a new grid now.
@@ -85,13 +90,17 @@ class RoomPublisher(LoopRole):
         for i in range(FRAMES_PER_CHUNK):
             due = begin + i / FPS
             self._wait(due)
+            behind = room.ahead() + room.sound_lag
             block = pcm[i * _SAMPLES_PER_FRAME : (i + 1) * _SAMPLES_PER_FRAME]
             if header.retired_by(self._retired):
                 block = np.zeros_like(block)
             else:
                 heard = (i + 1) * _SAMPLES_PER_FRAME
             room.capture_audio(block)
-            room.capture_video(frames[i], int(due * 1e6))
+            # After a late wake-up, sound waits in the room's queue from then on: the picture leaves with its sound.
+            shown = max(due, self._clock()) + behind
+            self._wait(shown)
+            room.capture_video(frames[i], int(shown * 1e6), header.index * FRAMES_PER_CHUNK + i)
         return heard
 
     def retire(self, generation: int) -> None:

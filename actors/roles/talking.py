@@ -152,6 +152,7 @@ class TalkingPublisher(RoomPublisher):
             self._aligner,
             lambda: self.deadline.misses,
             lambda turn: self.record(turn),
+            lambda frame, at: self.shown(frame, at),
             self._state,
             generation,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +11,8 @@ from torch import Tensor
 
 from actors.header import Header
 from actors.loop import LoopRole
-from actors.roles.i420 import rgb_to_i420
 from actors.session import Session
-from characters.model.autoencoder import StreamingDecoder
+from characters.model.frame_decoder import open_decoder
 from characters.stream import CharacterModel
 
 
@@ -26,8 +26,10 @@ class VaeDecoder(LoopRole):
 
     def __init__(self, networks: CharacterModel, *, exact_timings: bool = True) -> None:
         self._networks, self._exact_timings = networks, exact_timings
-        self._decoder: StreamingDecoder | None = None
-        self._previous: Tensor | None = None
+        capture = networks.device.type == "cuda"
+        self._decoder = open_decoder(networks.autoencoder, networks.config, i420=True, capture=capture)
+        # What a decoder elsewhere needs to go on from here.
+        self._latents: deque[Tensor] = deque(maxlen=self._decoder.history)
 
     def reset(self, session: Session) -> None:
         """Start over from the session's portrait.
@@ -35,10 +37,10 @@ class VaeDecoder(LoopRole):
         Raises:
             UserError: the portrait does not fit the model.
         """
-        self._decoder = StreamingDecoder(
-            self._networks.autoencoder, self._networks.encode_portrait(session.portrait.copy())
-        )
-        self._previous = None
+        portrait = self._networks.encode_portrait(session.portrait.copy())
+        self._decoder.reset(portrait)
+        self._latents.clear()
+        self._latents.append(portrait)
 
     @torch.inference_mode()
     def decode(self, latent: Tensor) -> Tensor:
@@ -50,13 +52,17 @@ class VaeDecoder(LoopRole):
         Returns:
             uint8 [4, H * 3 / 2, W], I420, on this decoder's device.
         """
-        assert self._decoder is not None, "reset comes first"
+        assert self._latents, "reset comes first"
         networks = self._networks
         latent = latent[None].to(networks.device, networks.dtype, copy=True)  # the channel's slot will be overwritten
-        frames = rgb_to_i420(self._decoder.decode(latent)[0])
+        try:
+            frames = self._decoder.decode(latent)
+        except Exception:
+            self._replay()  # it may have stopped halfway through what it remembers
+            raise
         if self._exact_timings and networks.device.type == "cuda":
             torch.cuda.current_stream(networks.device).synchronize()
-        self._previous = latent
+        self._latents.append(latent)
         return frames
 
     def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
@@ -65,11 +71,22 @@ class VaeDecoder(LoopRole):
         return header, {"frames": self.decode(inputs["latent"])}
 
     def snapshot(self) -> dict[str, Any]:
-        """See `LoopRole.snapshot`."""
-        return {} if self._previous is None else {"previous": self._previous.cpu()}
+        """See `LoopRole.snapshot`. The latents that the next picture depends on, not the gigabytes made from them."""
+        return {"latents": torch.cat(list(self._latents)).cpu()} if self._latents else {}
 
+    @torch.inference_mode()
     def restore(self, state: dict[str, Any]) -> None:
         """See `LoopRole.restore`."""
-        if "previous" in state:
-            previous = state["previous"].to(self._networks.device)
-            self._decoder = StreamingDecoder(self._networks.autoencoder, previous)
+        if "latents" not in state:
+            return
+        latents = state["latents"].to(self._networks.device, self._networks.dtype).split(1)
+        self._latents.clear()
+        self._latents.extend(latents)
+        self._replay()
+
+    def _replay(self) -> None:
+        """Bring the decoder to where it was after the newest of the remembered latents."""
+        first, *others = self._latents
+        self._decoder.reset(first)
+        for latent in others:
+            self._decoder.decode(latent)

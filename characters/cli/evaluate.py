@@ -20,7 +20,11 @@ from characters.errors import UserError
 @click.option("--steps", help="Noise levels of the sampler, such as 1,0.5; default: the model's own.")
 @click.option("--commit", type=click.Choice(["reuse", "clean"]), help="Where K/V come from; default: the model's own.")
 @click.option("--context-noise", type=float, help="Noise in the previous latent; default: the model's own.")
-@click.option("--precision", type=click.Choice(["bf16", "fp32"]), help="Default: what the device is fast at.")
+@click.option(
+    "--precision",
+    type=click.Choice(["bf16", "fp32", "fp8", "fp8-dynamic"]),
+    help="fp8: the DiT's products and cache, scales calibrated or by row.  [default: what the device is fast at]",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("evaluation"), show_default=True, help="Folder.")
 @click.option("--quick", is_flag=True, help="A few characters, briefly: minutes on a CPU. Figures are rough.")
 def evaluate(
@@ -45,6 +49,8 @@ def evaluate(
 
     from characters.evaluation.bench import QUICK, Amount, Bench
     from characters.evaluation.evaluate import evaluate as run
+    from characters.evaluation.heldout import load_heldout
+    from characters.evaluation.precision import to_fp8
     from characters.evaluation.report import print_table
     from characters.model.config import check, load_model_config
     from characters.stream import choose_device, fast_dtype
@@ -58,10 +64,13 @@ def evaluate(
     sampler = dataclasses.replace(config.sampler, **{k: v for k, v in changed.items() if v is not None})
     check(dataclasses.replace(config, sampler=sampler), "the sampler's options")
     chosen = choose_device(device)
-    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32, None: fast_dtype(chosen)}[precision]
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}.get(precision or "", fast_dtype(chosen))
     bench = Bench.load(model, weights, sampler, chosen, dtype, seed)
+    if precision in ("fp8", "fp8-dynamic"):
+        to_fp8(bench, "static" if precision == "fp8" else "dynamic", load_heldout())
+    settings = {"model": model, "weights": str(weights or ""), "seed": seed, "quick": quick, "precision": precision}
     try:
-        figures = run(bench, amount, out, {"model": model, "weights": str(weights or ""), "seed": seed, "quick": quick})
+        figures = run(bench, amount, out, settings)
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from error
     print_table(figures, f"model {model}, steps {', '.join(f'{s:g}' for s in sampler.steps)}, {sampler.commit}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 
 import click
 
+from characters.cli.lazy import LazyGroup
 from characters.errors import UserError
 
 # name -> (where its click command is, what the list of commands says). Modules are imported only when called.
@@ -24,28 +24,22 @@ COMMANDS = {
     "train": ("characters.cli.train:train", "Train a model on rendered characters."),
     "up": ("characters.cli.up:up", "Start everything and print the address to talk at."),
     "doctor": ("characters.cli.up:doctor", "Look at this machine: what is there and what is missing."),
+    "scale": ("characters.cli.scale:scale", "Ask a served application for more or fewer pipelines."),
+    "status": ("characters.cli.scale:status", "Show a served application: replicas, sessions, queue."),
+    "loadtest": ("characters.cli.loadtest:loadtest", "Send users without browsers and measure what they get."),
+    "plan": ("characters.cli.plan:plan", "Show how a model can be spread over GPUs, and which ways keep up."),
+    "calibrate": ("characters.cli.calibrate:calibrate", "Measure how fast this machine is, for `characters plan`."),
+    "bench": ("characters.cli.bench:bench", "Measure a DiT step on the GPUs at hand."),
     "livekit": ("characters.cli.up:livekit", "Install the LiveKit server."),
 }
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command when it is called, so that `--help` answers at once."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        return getattr(importlib.import_module(module), attribute)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    places=COMMANDS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--debug", is_flag=True, help="Show where an error came from.")
 @click.version_option(package_name="characters")
 @click.pass_context

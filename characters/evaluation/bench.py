@@ -44,7 +44,7 @@ class Amount:
     per_clip: int = 4
     clip_chunks: int | None = None
     check_chunks: int = 12
-    planted_rows: int = 32
+    planted_rows: int = 64
     planted_frames: int = 8
     idle_rows: int = 16
     idle_seconds: float = 20.0

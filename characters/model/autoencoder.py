@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from characters.chunk import FRAMES_PER_CHUNK
 from characters.model.config import ModelConfig
 from characters.model.graph import Graph
+from kernels.i420 import rgb_to_i420
 
 # Latents are squashed softly to this range, so that no outlier can run away in a long rollout.
 LATENT_BOUND = 3.0
@@ -158,26 +159,39 @@ class Autoencoder(nn.Module):
 
 
 class StreamingDecoder:
-    """Decodes chunk by chunk; its state is the previous latent, starting with the portrait's.
+    """Decodes chunk by chunk; its state is the previous latent, starting with the portrait's. A `FrameDecoder`.
 
     Args:
         autoencoder: in eval mode.
         portrait: [batch, channels, h, w], the latent of the portrait.
         capture: on a GPU, replay the decoder as one CUDA graph; `decode` then returns the same buffer every time.
+        i420: make I420 instead of RGB, for a batch of one.
     """
 
-    def __init__(self, autoencoder: Autoencoder, portrait: Tensor, *, capture: bool = False) -> None:
-        self._autoencoder = autoencoder
+    history = 1
+
+    def __init__(
+        self, autoencoder: Autoencoder, portrait: Tensor, *, capture: bool = False, i420: bool = False
+    ) -> None:
+        self._autoencoder, self._i420 = autoencoder, i420
         self._previous = portrait.clone()
         self._pixels = Graph(self._decode) if capture else self._decode
 
+    def reset(self, portrait: Tensor) -> None:
+        """See `FrameDecoder.reset`."""
+        self._previous.copy_(portrait)
+
     @torch.inference_mode()
     def decode(self, latent: Tensor) -> Tensor:
-        """[batch, channels, h, w] -> uint8 [batch, 4, H, W, 3], RGB. A failed call leaves the state as it was."""
+        """[batch, channels, h, w] -> uint8 [batch, 4, H, W, 3], RGB, or [4, H * 3 / 2, W], I420.
+
+        A failed call leaves the state as it was.
+        """
         pixels = self._pixels(latent, self._previous)
         self._previous.copy_(latent)
         return pixels
 
     def _decode(self, latent: Tensor, previous: Tensor) -> Tensor:
         frames = self._autoencoder.decode(latent, previous).float().clamp(0, 1)
-        return (frames * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2).contiguous()
+        rgb = (frames * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2).contiguous()
+        return rgb_to_i420(rgb[0]) if self._i420 else rgb

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from characters.errors import UserError
 
 WEIGHTS_FOLDER = Path(__file__).resolve().parents[1] / "weights"
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
+def load_weights(
+    module: nn.Module, path: Path, translate: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
+) -> None:
     """Load a safetensors file into a module, in place, keeping the module's dtype.
+
+    Args:
+        module: what to load into.
+        path: of the file.
+        translate: renames the file's tensors to the module's.
 
     Raises:
         UserError: the file is missing or damaged, or doesn't fit the module.
@@ -26,6 +34,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is not a readable safetensors file: {error}") from error
+    if translate is not None:
+        tensors = translate(tensors)
     own = module.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     wrong = [k for k in own.keys() & tensors.keys() if own[k].shape != tensors[k].shape]

@@ -49,11 +49,48 @@ class DiTConfig:
 
 
 @dataclass
+class WanVaeConfig:
+    """The autoencoder of Wan 2.1; Wan 2.2 has other sizes (Wan 2.1 technical report, section 4.1).
+
+    Attributes:
+        encoder_dim, decoder_dim: channels at the finest level. A smaller decoder is faster and needs its own weights.
+        multipliers: channels of the levels, from fine to coarse, in units of these.
+        residual_blocks: of each level of the encoder; the decoder has one more.
+        temporal: whether frames are halved with the pixels, after each level but the last.
+        patch: side of the pixel block that is one input pixel.
+        shortcuts: around each level (Wan 2.2).
+        compact_cache: the decoder remembers the frames before a chunk as bytes, in half the memory.
+        weights: safetensors file with the published weights, original or diffusers names; empty = random weights.
+    """
+
+    encoder_dim: int = 96
+    decoder_dim: int = 96
+    multipliers: list[int] = field(default_factory=lambda: [1, 2, 4, 4])
+    residual_blocks: int = 2
+    temporal: list[bool] = field(default_factory=lambda: [False, True, True])
+    patch: int = 1
+    shortcuts: bool = False
+    compact_cache: bool = True
+    weights: str = ""
+
+    @property
+    def stride(self) -> int:
+        """Pixels per latent pixel."""
+        return self.patch * 2 ** len(self.temporal)
+
+
+@dataclass
 class AutoencoderConfig:
-    """Causal streaming autoencoder; channel counts go from fine to coarse, at 1/4, 1/8 and 1/16 of the frame."""
+    """Causal streaming autoencoder: the small one, or Wan's.
+
+    Attributes:
+        encoder_channels, decoder_channels: of the small one, from fine to coarse, at 1/4, 1/8 and 1/16 of the frame.
+        wan: takes the Wan VAE instead.
+    """
 
     encoder_channels: list[int] = field(default_factory=lambda: [48, 96, 128, 160])
     decoder_channels: list[int] = field(default_factory=lambda: [64, 96, 192])
+    wan: WanVaeConfig | None = None
 
 
 @dataclass
@@ -149,6 +186,12 @@ def check(config: ModelConfig, where: str) -> None:
     )
     require(dit.num_heads > 0 and dit.dim % dit.num_heads == 0, "dit.dim must be a multiple of dit.num_heads")
     require(dit.dim // dit.num_heads % 2 == 0, "the head dimension dit.dim / dit.num_heads must be even")
+    if (wan := config.autoencoder.wan) is not None:
+        require(
+            config.latent_stride == wan.stride and len(wan.multipliers) == len(wan.temporal) + 1,
+            f"autoencoder.wan has a stride of {wan.stride}, which must be latent_stride, and needs a multiplier for "
+            "each of its levels, one more than temporal has",
+        )
     require(len(dit.rope_theta) == 3, "dit.rope_theta needs three numbers: time, height, width")
     require(dit.prediction in ("x0", "velocity"), f"dit.prediction must be x0 or velocity, not {dit.prediction!r}")
     require(

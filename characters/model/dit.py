@@ -3,12 +3,16 @@
 Source of the architecture: Wan 2.1 technical report (2025), DiT (Peebles and Xie 2023). Where the context lives is
 not the model's concern: self-attention is handed to a `Context`, which is the KV cache when a stream runs and a whole
 clip when the model trains.
+
+Everything between two matrix products is one operation of `kernels`: a kernel where there is one for the tensors at
+hand, its reference otherwise. So this is the one body of training, of the CPU, and of the large model in FP8; which of
+them it is, the layers decide: each says in which precision it takes its input (`takes`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +20,28 @@ from torch import Tensor, nn
 
 from characters.model.conditioning import Conditioning
 from characters.model.config import ModelConfig
-from characters.model.kv_cache import attention
+from kernels.cross_attend import cross_attend
+from kernels.fp8 import Precision, Quantised, store
+from kernels.gelu import gelu
+from kernels.residual_norm import residual_norm
+
+EPS = 1e-6
 
 
 class LayerContext(Protocol):
     """Where one layer's self-attention finds the chunks that a chunk may see."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v [batch, tokens, heads, head_dim], not rotated -> [batch, tokens, dim]."""
+    def attend(self, qkv: Tensor, norm_q: Tensor, norm_k: Tensor, to: Precision) -> Tensor | Quantised:
+        """Norm and rotate q and k, then attend.
+
+        Args:
+            qkv: [batch, tokens, 3 * dim], or [rows, 3 * dim] of a batch of one.
+            norm_q, norm_k: [dim], weights of the RMS norms.
+            to: how the result is stored.
+
+        Returns:
+            [batch, tokens, dim] or [rows, dim].
+        """
 
 
 class Context(Protocol):
@@ -32,6 +50,46 @@ class Context(Protocol):
     def layer(self, index: int) -> LayerContext:
         """The context of one layer."""
 
+    def own_rows(self, x: Tensor) -> Tensor:
+        """The rows of a chunk that this GPU computes."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """All rows of a chunk, from the rows of each GPU."""
+
+
+class Conditions(NamedTuple):
+    """Keys and values of condition tokens in one layer: [(batch,) conditions, heads, head_dim] each."""
+
+    k: Tensor
+    v: Tensor
+
+
+class Modulation(NamedTuple):
+    """What a noise level makes of the adaLN vectors. A vector is [dim] for a batch of one, else [batch, 1, dim].
+
+    Attributes:
+        level: [batch].
+        blocks: [layers, 6, ...vector]: shift, scale, gate of self-attention, then of the feed-forward.
+        head: [2, ...vector]: shift, scale; None in a part without the head.
+    """
+
+    level: Tensor
+    blocks: Tensor
+    head: Tensor | None
+
+
+class Residual(NamedTuple):
+    """The residual stream and the branch that the next norm will add to it: x + gate * branch."""
+
+    x: Tensor
+    branch: Tensor | None = None
+    gate: Tensor | None = None
+
+
+def takes(layer: nn.Module) -> Precision:
+    """How a layer wants its input stored."""
+    return getattr(layer, "takes", None)
+
 
 class SelfAttention(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
@@ -39,19 +97,40 @@ class SelfAttention(nn.Module):
         self.heads = heads
         self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
         # Wan normalises q and k over the full width, before the split into heads.
-        self.norm_q, self.norm_k = nn.RMSNorm(dim, eps=1e-6), nn.RMSNorm(dim, eps=1e-6)
+        self.norm_q, self.norm_k = nn.RMSNorm(dim, eps=EPS), nn.RMSNorm(dim, eps=EPS)
+        # Once quantised: one product in place of three, and the scales [3, heads] of q, k and v in the KV cache.
+        self.qkv: nn.Module | None = None
+        self.register_buffer("head_scales", None)
 
-    def project(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k = self.norm_q(self.q(x)), self.norm_k(self.k(context))
-        return tuple(y.unflatten(-1, (self.heads, -1)) for y in (q, k, self.v(context)))
+    @property
+    def takes(self) -> Precision:
+        """See `takes`."""
+        return takes(self.q if self.qkv is None else self.qkv)
 
-    def forward(self, x: Tensor, context: LayerContext) -> Tensor:
-        return self.o(context.attend(*self.project(x, x)))
+    def forward(self, x: Tensor | Quantised, context: LayerContext) -> Tensor:
+        qkv = torch.cat((self.q(x), self.k(x), self.v(x)), -1) if self.qkv is None else self.qkv(x)
+        return self.o(context.attend(qkv, self.norm_q.weight, self.norm_k.weight, takes(self.o)))
 
 
-class CrossAttention(SelfAttention):
-    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        return self.o(attention(*self.project(x, tokens)))
+class CrossAttention(nn.Module):
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
+        self.norm_q, self.norm_k = nn.RMSNorm(dim, eps=EPS), nn.RMSNorm(dim, eps=EPS)
+
+    @property
+    def takes(self) -> Precision:
+        """See `takes`."""
+        return takes(self.q)
+
+    def condition(self, tokens: Tensor) -> Conditions:
+        """Keys and values of tokens [..., conditions, dim]; they serve for as long as the tokens do."""
+        k, v = (layer(store(tokens, takes(layer))) for layer in (self.k, self.v))
+        return Conditions(*(x.unflatten(-1, (self.heads, -1)) for x in (self.norm_k(k), v)))
+
+    def forward(self, x: Tensor | Quantised, conditions: Conditions) -> Tensor:
+        return self.o(cross_attend(self.q(x), self.norm_q.weight, *conditions, eps=EPS, to=takes(self.o)))
 
 
 class Block(nn.Module):
@@ -59,32 +138,47 @@ class Block(nn.Module):
 
     def __init__(self, dim: int, ffn_dim: int, heads: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
         self.self_attn = SelfAttention(dim, heads)
-        self.norm3 = nn.LayerNorm(dim, eps=1e-6)
+        self.norm3 = nn.LayerNorm(dim, eps=EPS)
         self.cross_attn = CrossAttention(dim, heads)
-        self.norm2 = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
         self.ffn = nn.Sequential(nn.Linear(dim, ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(ffn_dim, dim))
         self.modulation = nn.Parameter(torch.randn(1, 6, dim) / dim**0.5)
 
-    def forward(self, x: Tensor, modulation: Tensor, tokens: Tensor, context: LayerContext) -> Tensor:
-        """x [batch, tokens, dim], modulation [batch, 6, dim], tokens [batch, conditions, dim] -> like x."""
-        shift1, scale1, gate1, shift2, scale2, gate2 = (self.modulation + modulation).split(1, 1)
-        x = x + gate1 * self.self_attn(self.norm1(x) * (1 + scale1) + shift1, context)
-        x = x + self.cross_attn(self.norm3(x), tokens)
-        return x + gate2 * self.ffn(self.norm2(x) * (1 + scale2) + shift2)
+    def forward(
+        self, residual: Residual, modulation: Tensor, conditions: Conditions, context: LayerContext
+    ) -> Residual:
+        """One layer.
+
+        Args:
+            residual: x [batch, tokens, dim], or [rows, dim] of a batch of one.
+            modulation: [6, ...vector], see `Modulation`.
+            conditions: of this layer.
+            context: of this layer.
+
+        Returns:
+            The stream with the feed-forward's branch still to be added.
+        """
+        shift1, scale1, gate1, shift2, scale2, gate2 = modulation
+        x, h = residual_norm(*residual, scale=scale1, shift=shift1, eps=EPS, to=self.self_attn.takes)
+        branch = self.self_attn(h, context)
+        norm = self.norm3
+        x, h = residual_norm(x, branch, gate1, weight=norm.weight, bias=norm.bias, eps=EPS, to=self.cross_attn.takes)
+        branch = self.cross_attn(h, conditions)
+        up, _, down = self.ffn
+        x, h = residual_norm(x, branch, scale=scale2, shift=shift2, eps=EPS, to=takes(up))
+        return Residual(x, down(gelu(up(h), takes(down))), gate2)
 
 
 class Head(nn.Module):
     def __init__(self, dim: int, out: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
         self.head = nn.Linear(dim, out)
         self.modulation = nn.Parameter(torch.randn(1, 2, dim) / dim**0.5)
 
-    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        shift, scale = (self.modulation + embedding[:, None]).split(1, 1)
-        return self.head(self.norm(x) * (1 + scale) + shift)
+    def forward(self, residual: Residual, modulation: Tensor) -> Tensor:
+        shift, scale = modulation
+        _, h = residual_norm(*residual, scale=scale, shift=shift, eps=EPS)
+        return self.head(h)
 
 
 class DiT(nn.Module):
@@ -92,21 +186,27 @@ class DiT(nn.Module):
 
     Args:
         config: a checked `ModelConfig`.
+        layers: half-open range of blocks that this part of a pipeline holds; default: all. The first part embeds the
+            chunk, the last one has the head; in between the residual stream is handed on.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layers: tuple[int, int] | None = None) -> None:
         super().__init__()
         dit = config.dit
         self.config = config
+        first, end = self.layers = layers or (0, dit.num_layers)
         channels = config.latent_channels
         inputs = channels * (1 + dit.concat_previous + dit.concat_reference)
-        # Wan's patch embedding is a strided convolution; over unfolded patches it is this matrix product.
-        self.patch_embedding = nn.Linear(inputs * dit.patch**2, dit.dim)
+        self.patch_embedding: nn.Linear | None = None
+        if first == 0:
+            # Wan's patch embedding is a strided convolution; over unfolded patches it is this matrix product.
+            self.patch_embedding = nn.Linear(inputs * dit.patch**2, dit.dim)
         self.time_embedding = nn.Sequential(nn.Linear(dit.freq_dim, dit.dim), nn.SiLU(), nn.Linear(dit.dim, dit.dim))
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dit.dim, 6 * dit.dim))
         self.conditioning = Conditioning(dit)
-        self.blocks = nn.ModuleList(Block(dit.dim, dit.ffn_dim, dit.num_heads) for _ in range(dit.num_layers))
-        self.head = Head(dit.dim, channels * dit.patch**2)
+        # Keyed by their number, so that every part of a pipeline has the whole model's parameter names.
+        self.blocks = nn.ModuleDict({str(i): Block(dit.dim, dit.ffn_dim, dit.num_heads) for i in range(first, end)})
+        self.head = Head(dit.dim, channels * dit.patch**2) if end == dit.num_layers else None
 
     @property
     def head_dim(self) -> int:
@@ -131,7 +231,7 @@ class DiT(nn.Module):
         previous: Tensor | None = None,
         reference: Tensor | None = None,
     ) -> Tensor:
-        """One denoising pass.
+        """One denoising pass of the whole model.
 
         Args:
             noisy: [batch, channels, h, w], (1 - level) * latent + level * noise.
@@ -143,18 +243,68 @@ class DiT(nn.Module):
         Returns:
             [batch, channels, h, w], the predicted clean latent.
         """
+        conditions = self.condition(tokens)
+        return self.denoise(noisy, self.modulate(level), conditions, context, previous=previous, reference=reference)
+
+    def modulate(self, level: Tensor) -> Modulation:
+        """Modulation by a noise level, [batch] in [0, 1]. A stream has few levels and computes each once."""
+        embedding = timestep_embedding(level * 1000, self.config.dit.freq_dim)
+        embedding = self.time_embedding(embedding.to(self.time_embedding[0].weight.dtype))
+        six = self.time_projection(embedding).unflatten(-1, (6, -1))
+        blocks = torch.stack([block.modulation + six for block in self.blocks.values()])
+        head = None if self.head is None else self.head.modulation + embedding[:, None]
+        # [..., batch, vectors, dim] -> [..., vectors, (batch, 1,) dim]
+        if len(level) == 1:
+            return Modulation(level, blocks[:, 0], None if head is None else head[0])
+        blocks = blocks.transpose(1, 2).unsqueeze(3)
+        return Modulation(level, blocks, None if head is None else head.transpose(0, 1).unsqueeze(2))
+
+    def condition(self, tokens: Tensor) -> list[Conditions]:
+        """Keys and values of tokens [batch, conditions, dim], layer by layer."""
+        tokens = tokens[0] if len(tokens) == 1 else tokens
+        return [block.cross_attn.condition(tokens) for block in self.blocks.values()]
+
+    def denoise(
+        self,
+        noisy: Tensor,
+        modulation: Modulation,
+        conditions: list[Conditions],
+        context: Context,
+        *,
+        previous: Tensor | None = None,
+        reference: Tensor | None = None,
+        hidden: Tensor | None = None,
+    ) -> Tensor:
+        """One denoising pass, or this part of it.
+
+        Args:
+            noisy, context, previous, reference: see `forward`.
+            modulation, conditions: from `modulate` and `condition`.
+            hidden: what the part before returned, in all parts but the first. May be overwritten.
+
+        Returns:
+            The last part: [batch, channels, h, w], the predicted clean latent. The others: the residual stream,
+            [rows, dim] of a batch of one, else [batch, tokens, dim].
+        """
         dit = self.config.dit
-        inputs = [noisy]
-        inputs += [previous] if dit.concat_previous else []
-        inputs += [reference] if dit.concat_reference else []
-        x = self.patch_embedding(self.patchify(torch.cat(inputs, 1)))
-        embedding = self.time_embedding(timestep_embedding(level * 1000, dit.freq_dim).to(x.dtype))
-        modulation = self.time_projection(embedding).unflatten(-1, (6, -1))
-        for layer, block in enumerate(self.blocks):
-            x = block(x, modulation, tokens, context.layer(layer))
-        out = self.unpatchify(self.head(x, embedding))
+        if self.patch_embedding is not None:
+            inputs = [noisy]
+            inputs += [previous] if dit.concat_previous else []
+            inputs += [reference] if dit.concat_reference else []
+            patches = self.patchify(torch.cat(inputs, 1))
+            # A batch of one goes without its axis, as kernels take it.
+            hidden = self.patch_embedding(context.own_rows(patches[0]) if len(patches) == 1 else patches)
+        residual = Residual(hidden)
+        for layer, block in enumerate(self.blocks.values()):
+            residual = block(residual, modulation.blocks[layer], conditions[layer], context.layer(layer))
+        if self.head is None:
+            return torch.addcmul(residual.x, residual.gate, residual.branch)
+        out = self.head(residual, modulation.head)
+        if out.dim() == 2:
+            out = context.gather(out)[None]
+        out = self.unpatchify(out)
         if dit.prediction == "velocity":
-            return noisy - level[:, None, None, None] * out
+            return (noisy - modulation.level[:, None, None, None] * out).to(noisy.dtype)
         return out + reference if dit.residual_reference else out
 
 

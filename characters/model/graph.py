@@ -16,35 +16,39 @@ class Graph:
 
     Args:
         function: of tensors whose shapes, dtypes and device never change; returns one tensor.
+        device: where it runs; default: that of its first input.
     """
 
     WARM_UPS = 3
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Tensor], device: torch.device | None = None) -> None:
+        self._function, self._device = function, device
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: list[Tensor] = []
+        self._inputs: list[Tensor | None] = []
         self._output: Tensor | None = None
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        if not inputs[0].is_cuda:
+    def __call__(self, *inputs: Tensor | None) -> Tensor:
+        """The function of `inputs`. An input that is None stays None for ever."""
+        device = self._device or inputs[0].device
+        if device.type != "cuda":
             return self._function(*inputs)
         if self._graph is None:
-            self._capture(inputs)
+            self._capture(inputs, device)
         for static, given in zip(self._inputs, inputs, strict=True):
-            static.copy_(given)
+            if static is not None:
+                static.copy_(given)
         self._graph.replay()
         return self._output
 
-    def _capture(self, inputs: tuple[Tensor, ...]) -> None:
-        self._inputs = [x.clone() for x in inputs]
+    def _capture(self, inputs: tuple[Tensor | None, ...], device: torch.device) -> None:
+        self._inputs = [None if x is None else x.clone() for x in inputs]
         # Libraries choose algorithms and allocate workspaces at their first calls, which capture forbids.
-        side = torch.cuda.Stream(inputs[0].device)
-        side.wait_stream(torch.cuda.current_stream())
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
             for _ in range(self.WARM_UPS):
                 self._function(*self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream(device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._output = self._function(*self._inputs)

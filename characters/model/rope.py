@@ -13,30 +13,21 @@ def split_pairs(head_dim: int) -> tuple[int, int, int]:
     return pairs - 2 * third, third, third
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate neighbouring pairs of channels.
-
-    Args:
-        x: [..., tokens, heads, head_dim].
-        cos, sin: [..., tokens, 1, head_dim / 2], broadcast against x.
-
-    Returns:
-        A tensor like x.
-    """
-    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
-
-
 class Rope3D:
     """cos and sin tables for the tokens of a chunk at any position in time.
 
-    Angles are computed in float64 from the absolute chunk index and reduced before they are rounded, so a stream of
-    days stays as exact as its first second.
+    Angles are computed in float64 from the absolute chunk index before they are rounded, so a stream of days stays as
+    exact as its first second.
 
     Args:
         head_dim: channels of one head.
         grid: (rows, columns) of tokens in a chunk.
         theta: RoPE base of the time, height and width axes.
+
+    Attributes:
+        tokens: of a chunk.
+        pairs: complex pairs of a head; the first `time_pairs` of them turn with time.
+        time_freqs: float64 [time_pairs], radians a chunk, on the CPU.
     """
 
     def __init__(self, head_dim: int, grid: tuple[int, int], theta: list[float]) -> None:
@@ -47,25 +38,17 @@ class Rope3D:
         self.tokens = rows * columns
         self.pairs = head_dim // 2
         self.time_pairs = counts[0]
-        self._time_freqs = freqs[0]
+        self.time_freqs = freqs[0]
         height = torch.arange(rows, dtype=torch.float64)[:, None, None] * freqs[1]
         width = torch.arange(columns, dtype=torch.float64)[None, :, None] * freqs[2]
         self._space = torch.cat((height.expand(rows, columns, -1), width.expand(rows, columns, -1)), -1).reshape(
             self.tokens, -1
         )
 
-    def time_angles(self, position: int) -> Tensor:
-        """float64 [time_pairs] on the CPU: angles of a chunk index, reduced to (-pi, pi]."""
-        angles = self._time_freqs * float(position)
-        return torch.atan2(angles.sin(), angles.cos())
-
-    def table(self, position: int, *, dtype: torch.dtype, device: torch.device | str) -> tuple[Tensor, Tensor]:
-        """cos, sin of one chunk: two [tokens, 1, head_dim / 2] tensors."""
-        angles = torch.cat((self.time_angles(position).expand(self.tokens, -1), self._space), -1)[:, None]
+    def table(
+        self, position: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Tensor]:
+        """cos, sin of the chunk at `position`: two [tokens, pairs] tensors."""
+        time = (self.time_freqs * float(position)).expand(self.tokens, -1)
+        angles = torch.cat((time, self._space), -1)
         return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
-
-    def move(self, cos: Tensor, sin: Tensor, position: int) -> None:
-        """Rewrite tables made by `table` for another chunk index, in place: only the time part changes."""
-        angles = self.time_angles(position)
-        cos[..., : self.time_pairs] = angles.cos().to(cos.device, cos.dtype)
-        sin[..., : self.time_pairs] = angles.sin().to(sin.device, sin.dtype)

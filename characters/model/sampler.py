@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from characters.model.config import SamplerConfig
-from characters.model.dit import DiT
+from characters.model.dit import Conditions, DiT, Modulation
 from characters.model.graph import Graph
 from characters.model.kv_cache import KVCache
+from characters.model.quantise import head_scales, takes_static
 from characters.model.rope import Rope3D
+from kernels.exchange import Exchange
+from kernels.fp8 import FP8
 
 
 class Sampler:
@@ -19,13 +22,20 @@ class Sampler:
     al. 2022); the next level is reached along the straight line. With commit "reuse" the K/V of the last denoising pass
     stay in the cache; with "clean" one more pass writes them from the finished latent.
 
+    Each GPU of a plan has a sampler of its own. All draw the same noise from the same seed, so that nothing but the
+    exchange's heads and the residual stream between parts of a pipeline travels.
+
     Args:
-        dit: in eval mode, on its device, in its dtype.
+        dit: in eval mode, on its device, in its dtype; the whole model, or a part of a pipeline, whose sampler takes
+            one pass a chunk (`check_plan`).
         reference: [batch, channels, h, w], latent of the portrait.
         seed: of the noise.
         config: steps, commit and context noise; default: the model's own.
         capture: on a GPU, replay all passes of a chunk as one CUDA graph; `sample` then returns the same buffer
             every time.
+        exchange: joins the ranks of a sequence group; default: a group of one.
+        observe: see `KVCache`; the cache then stays in the model's dtype.
+        ring: chunks in the ring; default: the model's.
     """
 
     def __init__(
@@ -36,87 +46,157 @@ class Sampler:
         seed: int = 0,
         config: SamplerConfig | None = None,
         capture: bool = False,
+        exchange: Exchange | None = None,
+        observe: bool = False,
+        ring: int | None = None,
     ) -> None:
         self.config = config or dit.config.sampler
         self._dit = dit
         self._reference = reference
         batch, device = len(reference), reference.device
-        rope = Rope3D(dit.head_dim, dit.config.grid, dit.config.dit.rope_theta)
+        scales = None if observe else head_scales(dit)
         self.cache = KVCache(
             layers=len(dit.blocks),
             batch=batch,
             heads=dit.config.dit.num_heads,
             head_dim=dit.head_dim,
             sink=dit.config.sink,
-            ring=dit.config.ring,
-            rope=rope,
-            dtype=reference.dtype,
+            ring=ring or dit.config.ring,
+            rope=Rope3D(dit.head_dim, dit.config.grid, dit.config.dit.rope_theta),
+            dtype=reference.dtype if scales is None else FP8,
             device=device,
+            exchange=exchange,
+            scales=scales,
+            outputs=FP8 if takes_static(dit) else reference.dtype,
+            observe=observe,
         )
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._levels = [torch.full((batch,), level, device=device) for level in self.config.steps]
-        self._clean = torch.zeros(batch, device=device)
+        # Drawn in float32 whatever the model's dtype, so that a seed means the same noise in all of them.
+        self._noise = torch.zeros_like(reference, dtype=torch.float32)
         self._previous = reference.clone()
-        self._passes = Graph(self._denoise) if capture else self._denoise
+        with torch.inference_mode():
+            self._levels = [self._modulate(level) for level in self.config.steps]
+            self._clean = self._modulate(0.0)
+        self._conditions: list[Conditions] | None = None
+        self._capture = capture
+        self._graphs: dict[int, Graph] = {}  # one for each exchange
 
     @property
     def index(self) -> int:
         """The chunk that `sample` will generate next."""
         return self.cache.index
 
+    @property
+    def exchange(self) -> Exchange:
+        """What joins the sequence group; another one of the same group may take over between two chunks."""
+        return self.cache.exchange
+
+    @exchange.setter
+    def exchange(self, exchange: Exchange) -> None:
+        self.cache.exchange = exchange
+
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor) -> None:
+    def tell(self, tokens: Tensor) -> None:
+        """Set conditions that stay from chunk to chunk, such as a text; `sample` then takes none.
+
+        Args:
+            tokens: [batch, conditions, dim], as many as the last time.
+        """
+        told = self._dit.condition(tokens)
+        if self._conditions is None:
+            self._conditions = told
+            return
+        for kept, new in zip(self._conditions, told, strict=True):  # in place: a captured graph reads them
+            kept.k.copy_(new.k)
+            kept.v.copy_(new.v)
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Fill the cache from the reference image.
 
         Args:
             tokens: [batch, conditions, dim], conditions of the reference pass (`Conditioning.reference`).
+            hidden: [sink, rows, dim], what the part before returned, in all parts of a pipeline but the first.
+
+        Returns:
+            What the next part's `prefill` takes.
         """
         self.cache.prefill()
-        for _ in range(self.cache.sink):
+        conditions, made = self._dit.condition(tokens), []
+        for sink in range(self.cache.sink):
             self.cache.begin()
-            self._pass(self._reference, self._clean, tokens, self._reference)
+            self.cache.prepare()
+            given = None if hidden is None else hidden[sink].clone()
+            made.append(self._pass(self._reference, self._clean, conditions, self._reference, given))
             self.cache.commit()
         self.cache.seal()
+        return torch.stack(made)
 
     @torch.inference_mode()
-    def sample(self, tokens: Tensor) -> Tensor:
+    def sample(self, tokens: Tensor | None = None, hidden: Tensor | None = None) -> Tensor:
         """Generate the next chunk. If it raises, nothing has advanced and it can be called again.
 
         Args:
-            tokens: [batch, conditions, dim].
+            tokens: [batch, conditions, dim]; default: as told.
+            hidden: [rows, dim], what the part before returned, in all parts of a pipeline but the first. May be
+                overwritten.
 
         Returns:
-            [batch, channels, h, w], the chunk's latent.
+            [batch, channels, h, w], the chunk's latent; or [rows, dim], what the next part takes.
         """
+        assert tokens is not None or self._conditions is not None, "tell comes first"
         self.cache.begin()
-        clean = self._passes(self._noise(), tokens)
-        self._remember(clean)
+        self._noise.normal_(generator=self._generator)
+        clean = self._run(tokens, hidden)
+        if self._dit.config.dit.concat_previous:
+            self._remember(clean)
         self.cache.commit()
         return clean
 
-    def _denoise(self, x: Tensor, tokens: Tensor) -> Tensor:
+    @torch.inference_mode()
+    def warm(self, tokens: Tensor | None = None, hidden: Tensor | None = None) -> None:
+        """Capture now, with the exchange at hand, what `sample` would capture at its first call; nothing advances.
+
+        Args:
+            tokens, hidden: like those that `sample` will be given.
+        """
+        self.cache.begin()
+        self._run(tokens, hidden)
+
+    def _run(self, tokens: Tensor | None, hidden: Tensor | None) -> Tensor:
+        if not self._capture:
+            return self._denoise(tokens, hidden)
+        graph = self._graphs.setdefault(id(self.exchange), Graph(self._denoise, self._reference.device))
+        return graph(tokens, hidden)
+
+    def _denoise(self, tokens: Tensor | None, hidden: Tensor | None) -> Tensor:
         """All passes of a chunk; no host work, so that it can be captured."""
+        self.cache.prepare()
+        conditions = self._conditions if tokens is None else self._dit.condition(tokens)
+        x = self._noise.to(self._reference.dtype)
         for step, level in enumerate(self._levels):
-            clean = self._pass(x, level, tokens, self._previous)
+            clean = self._pass(x, level, conditions, self._previous, hidden)
             if step + 1 < len(self._levels):
                 now, then = self.config.steps[step], self.config.steps[step + 1]
                 # noise = (x - (1 - now) clean) / now, kept along the straight path to `then`.
                 x = (1 - then) * clean + (then / now) * (x - (1 - now) * clean)
         if self.config.commit == "clean":
-            self._pass(clean, self._clean, tokens, self._previous)
+            self._pass(clean, self._clean, conditions, self._previous, hidden)
         return clean
 
-    def _pass(self, x: Tensor, level: Tensor, tokens: Tensor, previous: Tensor) -> Tensor:
-        return self._dit(x, level, tokens, self.cache, previous=previous, reference=self._reference)
+    def _pass(
+        self, x: Tensor, level: Modulation, conditions: list[Conditions], previous: Tensor, hidden: Tensor | None
+    ) -> Tensor:
+        return self._dit.denoise(
+            x, level, conditions, self.cache, previous=previous, reference=self._reference, hidden=hidden
+        )
+
+    def _modulate(self, level: float) -> Modulation:
+        return self._dit.modulate(torch.full((len(self._reference),), level, device=self._reference.device))
 
     def _remember(self, latent: Tensor) -> None:
         mix = self.config.context_noise
-        self._previous.copy_(latent if mix == 0 else (1 - mix) * latent + mix * self._noise())
+        self._previous.copy_(latent if mix == 0 else (1 - mix) * latent + mix * self._draw())
 
-    def _noise(self) -> Tensor:
-        return torch.randn(
-            self._reference.shape,
-            generator=self._generator,
-            device=self._reference.device,
-            dtype=self._reference.dtype,
-        )
+    def _draw(self) -> Tensor:
+        return torch.empty_like(self._noise).normal_(generator=self._generator).to(self._reference.dtype)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from characters.model.kv_cache import attention
-from characters.model.rope import Rope3D, rotate
+from characters.model.attention import attention
+from characters.model.rope import Rope3D
+from kernels.fp8 import Precision, Quantised, store
+from kernels.write_qkv import rotate_pairs
 
 
 class ClipWindow:
@@ -24,19 +27,30 @@ class ClipWindow:
     """
 
     def __init__(self, *, chunks: int, ring: int, rope: Rope3D, dtype: torch.dtype, device: torch.device | str) -> None:
-        self.chunks, self.ring = chunks, ring
+        self.chunks, self.ring, self.head_dim = chunks, ring, 2 * rope.pairs
         self.tables = [rope.table(slot, dtype=dtype, device=device) for slot in range(ring + 1)]
 
     def layer(self, index: int) -> ClipWindow:
         """Every layer sees the same window; nothing is kept between them."""
         return self
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v [clips * (1 + chunks), tokens, heads, head_dim] -> [clips * (1 + chunks), tokens, dim]."""
+    def own_rows(self, x: Tensor) -> Tensor:
+        """Training shares no chunk between GPUs."""
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        """See `own_rows`."""
+        return x
+
+    def attend(self, qkv: Tensor, norm_q: Tensor, norm_k: Tensor, to: Precision) -> Tensor | Quantised:
+        """See `LayerCache.attend`: [clips * (1 + chunks), tokens, 3 * dim] -> [clips * (1 + chunks), tokens, dim]."""
+        q, k, v = qkv.chunk(3, -1)
+        q, k = (F.rms_norm(x, weight.shape, weight, 1e-6) for x, weight in ((q, norm_q), (k, norm_k)))
         shape = (-1, 1 + self.chunks)
-        q, k, v = (x.unflatten(0, shape) for x in (q, k, v))
-        reference = attention(rotate(q[:, 0], *self.tables[0]), rotate(k[:, 0], *self.tables[0]), v[:, 0]).unsqueeze(1)
-        keys = [rotate(k[:, :1], *self.tables[0]).expand(-1, self.chunks, -1, -1, -1)]
+        q, k, v = (x.unflatten(-1, (-1, self.head_dim)).unflatten(0, shape) for x in (q, k, v))
+        turned = (rotate_pairs(x[:, 0], *self.tables[0]) for x in (q, k))
+        reference = attention(*turned, v[:, 0]).unsqueeze(1)
+        keys = [rotate_pairs(k[:, :1], *self.tables[0]).expand(-1, self.chunks, -1, -1, -1)]
         values = [v[:, :1].expand(-1, self.chunks, -1, -1, -1)]
         for slot in range(1, self.ring + 1):
             past = self.ring - slot
@@ -45,10 +59,10 @@ class ClipWindow:
                 shifted = torch.cat(
                     (source[:, :1].expand(-1, copies, -1, -1, -1), source[:, 1 : 1 + self.chunks - copies]), 1
                 )
-                rows.append(rotate(shifted, *self.tables[slot]) if source is k else shifted)
+                rows.append(rotate_pairs(shifted, *self.tables[slot]) if source is k else shifted)
         out = attention(
-            rotate(q[:, 1:], *self.tables[self.ring]).flatten(0, 1),
+            rotate_pairs(q[:, 1:], *self.tables[self.ring]).flatten(0, 1),
             torch.cat(keys, 2).flatten(0, 1),
             torch.cat(values, 2).flatten(0, 1),
         ).unflatten(0, (-1, self.chunks))
-        return torch.cat((reference, out), 1).flatten(0, 1)
+        return store(torch.cat((reference, out), 1).flatten(0, 1), to)

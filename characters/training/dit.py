@@ -71,7 +71,7 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
     # The stream starts as a still of the portrait: with a zero head the first prediction is the reference.
     torch.nn.init.zeros_(model.head.head.weight)
     torch.nn.init.zeros_(model.head.head.bias)
-    for block in model.blocks:
+    for block in model.blocks.values():
         for layer in (block.self_attn.o, block.cross_attn.o, block.ffn[2]):
             torch.nn.init.zeros_(layer.weight)
             torch.nn.init.zeros_(layer.bias)
@@ -84,7 +84,7 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
     )
     training = Training("dit", stage, model, optimisers, workers, folder, average=0.999, log_every=recipe.log_every)
     if recipe.compile:
-        for block in model.blocks:
+        for block in model.blocks.values():
             block.compile(dynamic=False)
     data = LatentPool(pool, autoencoder)
     autoencoder = autoencoder.eval().requires_grad_(False)

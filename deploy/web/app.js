@@ -19,10 +19,8 @@ const call = new Call({ video: $("video"), audio }, {
   face: onFace,
   state: (state) => { heart = state; show(); },
   caption: (caption) => captions.show(caption),
-  figures: (figures) => {
-    panel.take(figures);
-    if (figures.notice) captions.note(figures.notice);
-  },
+  notice: (text) => captions.note(text),
+  figures: (figures) => panel.take(figures),
   sound: () => { $("sound-on").hidden = !call.soundBlocked; },
   connection: (connected) => say(connected ? "" : "The connection is weak. Reconnecting…"),
   lost: onLost,
@@ -228,7 +226,7 @@ function say(text) {
 }
 
 function show() {
-  const active = call.joined && $("frame").hasAttribute("data-live");
+  const active = call.joined && $("frame").hasAttribute("data-live") && heart !== "initializing";
   const muted = call.joined && !call.listening;
   const state = { speaking: "Speaking", thinking: "Thinking…", listening: muted ? "Waiting for your text" : "Listening" };
   const text = message || (active ? state[heart] : `${captions.name} is on the way…`);
@@ -300,10 +298,15 @@ $("figures").addEventListener("click", () => {
 $("composer").addEventListener("submit", async (e) => {
   e.preventDefault();
   const text = $("text").value.trim();
-  if (!text || !call.connected) return; // it stays in the field until the connection is back
+  if (!text) return;
   $("text").value = "";
-  captions.typed(text);
-  await call.type(text).catch(() => captions.note("Your message was not sent."));
+  const arrived = captions.typed(text);
+  try {
+    await call.type(text, trip.signal);
+    arrived();
+  } catch (problem) {
+    if (problem.name !== "AbortError") captions.note("Your message did not arrive.");
+  }
 });
 document.addEventListener("keydown", (e) => {
   if (e.key === "Escape" && call.joined && !$("devices").open) interrupt();

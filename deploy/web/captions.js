@@ -35,10 +35,13 @@ export class Captions {
     this.#follow();
   }
 
-  /** A line that was typed here; it does not come back as a transcript. */
+  /** A line that was typed here; it does not come back as a transcript. @returns what to call when it has arrived */
   typed(text) {
-    this.#add(null, true).querySelector("p").textContent = text;
+    const line = this.#add(null, true);
+    line.dataset.interim = "";
+    line.querySelector("p").textContent = text;
     this.#follow();
+    return () => line.removeAttribute("data-interim");
   }
 
   /** A remark between the lines, of nobody. */

@@ -1,12 +1,19 @@
 // The call: a LiveKit room with one character in it.
 
-import { Problem } from "./session.js";
+import { pause, Problem } from "./session.js";
+import { SHOWN, Witness } from "./witness.js";
 
 const LK = globalThis.LivekitClient;
 const HEARING = { echoCancellation: true, noiseSuppression: true, autoGainControl: true };
 
 // A media server on the same machine is back within a second or two: asked more often than by the client's own rule.
 const PATIENT = { nextRetryDelayInMs: ({ retryCount, elapsedMs }) => (elapsedMs < 60_000 ? Math.min(300 * retryCount, 1000) : null) };
+
+// What is sent while the server or the character is away is dropped, and nobody is told. So a letter has an id in this
+// attribute, whoever has read it returns the id on the topic of the same name, and until then it is sent again.
+const RECEIPT = "characters.receipt";
+const AGAIN_MS = 1500;
+const PATIENCE_MS = 60_000;
 
 /** The code of what makes calls impossible here; null if nothing does. */
 export function obstacle() {
@@ -26,19 +33,37 @@ export async function openMicrophone(deviceId) {
   }
 }
 
+/**
+ * With the numbers of frames, Chromium plays nothing that the page does not take and hand on in encoded form. The client
+ * does so for pictures only.
+ */
+function letThrough(receiver) {
+  try {
+    const { readable, writable } = receiver.createEncodedStreams();
+    readable.pipeTo(writable).catch(() => {}); // ends with the track
+  } catch {
+    // Another browser, or a receiver that serves its second track: nothing is held up.
+  }
+}
+
 export class Call {
   #room = null;
   #character = null;
   #elements;
   #on;
   #meter = null;
+  #typing = Promise.resolve(); // the newest letter is settled
+  #receipts = new Map(); // id of a letter on its way -> what its receipt calls
+  #read = new Set(); // ids of notices that have been shown
+  #witness;
 
   /**
    * @param {{video: HTMLVideoElement, audio: HTMLAudioElement}} elements
    * @param {object} on
    * @param {(seen: boolean) => void} on.face the first picture has come, or the character has gone
-   * @param {(state: string) => void} on.state of the character: "listening", "thinking", "speaking"
+   * @param {(state: string) => void} on.state of the character: "initializing", "listening", "thinking", "speaking"
    * @param {(caption: {id: string, mine: boolean, text: string, final: boolean}) => void} on.caption
+   * @param {(text: string) => void} on.notice something to be told to the user
    * @param {(figures: object) => void} on.figures the server's, once a second
    * @param {() => void} on.sound whether the browser lets sound be played may have changed
    * @param {(connected: boolean) => void} on.connection lost for now, or back
@@ -47,6 +72,10 @@ export class Call {
   constructor(elements, on) {
     this.#elements = elements;
     this.#on = on;
+    this.#witness = new Witness(elements.video, (report) => {
+      const data = new TextEncoder().encode(JSON.stringify(report));
+      this.#room?.localParticipant.publishData(data, { reliable: false, topic: SHOWN }).catch(() => {});
+    });
   }
 
   get joined() { return this.#room !== null; }
@@ -62,24 +91,27 @@ export class Call {
 
   /** @throws {Problem} */
   async join(url, token) {
-    const room = new LK.Room({ disconnectOnPageLeave: true, reconnectPolicy: PATIENT });
+    const worker = new Worker("static/livekit-client.worker.js"); // the room ends it
+    const room = new LK.Room({ disconnectOnPageLeave: true, reconnectPolicy: PATIENT, frameMetadata: { worker } });
     const E = LK.RoomEvent;
     room
       .on(E.TrackSubscribed, (track, _, who) => this.#show(track, who))
-      .on(E.TrackUnsubscribed, (track) => { track.detach(); if (track.kind === "video") this.#on.face(false); })
-      .on(E.ParticipantDisconnected, (who) => { if (who === this.#character) this.#on.face(false); })
+      .on(E.TrackUnsubscribed, (track) => this.#hide(track))
+      .on(E.ParticipantDisconnected, (who) => this.#part(who))
       .on(E.ParticipantAttributesChanged, (_, who) => this.#judge(who))
       .on(E.ActiveSpeakersChanged, () => this.#judge(this.#character))
       .on(E.AudioPlaybackStatusChanged, () => this.#on.sound())
-      .on(E.DataReceived, (data, _who, _kind, topic) => this.#figures(data, topic))
+      .on(E.DataReceived, (data, _who, _kind, topic) => this.#take(data, topic))
       .on(E.SignalReconnecting, () => this.#on.connection(false))
       .on(E.Reconnecting, () => this.#on.connection(false))
       .on(E.Reconnected, () => this.#on.connection(true))
       .on(E.Disconnected, (reason) => this.#lost(room, reason));
-    room.registerTextStreamHandler("lk.transcription", (reader, who) => this.#read(reader, who));
+    room.registerTextStreamHandler("lk.transcription", (reader, who) => this.#caption(reader, who));
+    room.registerTextStreamHandler("characters.notice", (reader) => this.#notice(reader));
     try {
       await room.connect(url, token);
     } catch (error) {
+      worker.terminate();
       throw new Problem("room_unreachable", error.message);
     }
     this.#room = room;
@@ -100,8 +132,33 @@ export class Call {
     else if (has) await (muted ? has.mute() : has.unmute());
   }
 
-  async type(text) {
-    await this.#room.localParticipant.sendText(text, { topic: "lk.chat" });
+  /**
+   * Resolves when the character has the text; it waits for a lost connection, also over another `join`.
+   * @param {AbortSignal} signal gives it up
+   * @throws {Problem}
+   */
+  type(text, signal) {
+    const letter = this.#typing.then(() => this.#deliver(text, signal));
+    this.#typing = letter.catch(() => {});
+    return letter;
+  }
+
+  async #deliver(text, signal) {
+    const id = crypto.getRandomValues(new Uint32Array(4)).join("-");
+    const until = performance.now() + PATIENCE_MS;
+    const received = new Promise((resolve) => { this.#receipts.set(id, () => resolve(true)); });
+    try {
+      while (performance.now() < until) {
+        const ready = this.connected && this.#character;
+        if (ready) {
+          this.#room.localParticipant.sendText(text, { topic: "lk.chat", attributes: { [RECEIPT]: id } }).catch(() => {});
+        }
+        if (await Promise.race([received, pause(ready ? AGAIN_MS : 100, signal)])) return;
+      }
+      throw new Problem("not_delivered");
+    } finally {
+      this.#receipts.delete(id);
+    }
   }
 
   async interrupt() {
@@ -118,6 +175,7 @@ export class Call {
   async leave() {
     const room = this.#room;
     this.#room = this.#character = null;
+    this.#witness.leave();
     this.#meter?.cleanup();
     this.#meter = null;
     await room?.disconnect();
@@ -129,21 +187,35 @@ export class Call {
     if (track.kind === "video") {
       this.#character = who;
       track.attach(video);
+      this.#witness.watch(track);
       video.addEventListener("loadeddata", () => this.#on.face(true), { once: true });
       this.#judge(who);
     } else if (who.isAgent || who.identity === "character") {
+      letThrough(track.receiver);
       track.attach(audio);
     }
   }
 
-  #judge(who) {
-    if (!who || who !== this.#character) return;
-    const told = who.attributes["lk.agent.state"];
-    const speaking = told ? told === "speaking" : who.isSpeaking;
-    this.#on.state(speaking ? "speaking" : told === "thinking" ? "thinking" : "listening");
+  #hide(track) {
+    track.detach();
+    if (track.kind !== "video") return;
+    this.#witness.leave();
+    this.#on.face(false);
   }
 
-  async #read(reader, { identity }) {
+  #part(who) {
+    if (who !== this.#character) return;
+    this.#character = null;
+    this.#on.face(false);
+  }
+
+  #judge(who) {
+    if (!who || who !== this.#character) return;
+    const told = who.attributes["lk.agent.state"] ?? (who.isSpeaking ? "speaking" : "listening");
+    this.#on.state(["initializing", "thinking", "speaking"].includes(told) ? told : "listening");
+  }
+
+  async #caption(reader, { identity }) {
     const about = reader.info.attributes ?? {};
     const me = this.#room?.localParticipant;
     const track = about["lk.transcribed_track_id"];
@@ -156,12 +228,32 @@ export class Call {
       this.#on.caption({ id, mine, text, final: false });
     }
     this.#on.caption({ id, mine, text, final });
+    this.#confirm(reader);
   }
 
-  #figures(data, topic) {
+  async #notice(reader) {
+    const text = await reader.readAll();
+    const id = this.#confirm(reader);
+    if (this.#read.has(id)) return;
+    this.#read.add(id);
+    this.#on.notice(text);
+  }
+
+  /** Gives a receipt for a letter that has been read whole, if one is asked for; its id. */
+  #confirm(reader) {
+    const id = reader.info.attributes?.[RECEIPT];
+    const me = this.#room?.localParticipant;
+    // One that is lost is asked for again.
+    if (id) me?.publishData(new TextEncoder().encode(id), { reliable: true, topic: RECEIPT }).catch(() => {});
+    return id;
+  }
+
+  #take(data, topic) {
+    const text = new TextDecoder().decode(data);
+    if (topic === RECEIPT) this.#receipts.get(text)?.();
     if (topic !== "characters.ledger") return;
     try {
-      this.#on.figures(JSON.parse(new TextDecoder().decode(data)));
+      this.#on.figures(JSON.parse(text));
     } catch {
       // Figures are for looking at; a broken one is no reason to disturb a call.
     }

@@ -34,6 +34,26 @@ sampler:
   context_noise: 0.2
 """
 
+# As the large models: nothing of a chunk's latent goes into the next chunk, and the last layer's output is a velocity.
+SPLIT = """
+height: 64
+width: 96
+latent_channels: 8
+latent_stride: 16
+sink: 1
+ring: 2
+dit:
+  dim: 48
+  ffn_dim: 64
+  num_heads: 4
+  num_layers: 3
+  patch: 1
+  {conditions}
+autoencoder:
+  encoder_channels: [8, 8, 8, 8]
+  decoder_channels: [8, 8, 8]
+"""
+
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -44,6 +64,17 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def split_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Paths of configs whose DiT can be split any way, conditioned on "audio" or on "text"; random weights."""
+    paths: dict[str, str] = {}
+    for name, conditions in (("audio", "audio_dim: 16"), ("text", "text_dim: 12")):
+        path: Path = tmp_path_factory.mktemp("model") / f"split-{name}.yaml"
+        path.write_text(SPLIT.format(conditions=conditions))
+        paths[name] = str(path)
+    return paths
+
+
+@pytest.fixture(scope="session")
 def ray_started() -> Iterator[None]:
     """A local Ray with 4 CPUs and 4 pretended GPUs."""
     os.environ |= {
@@ -51,6 +82,8 @@ def ray_started() -> Iterator[None]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
-    ray.init(num_cpus=4, num_gpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+    ray.init(
+        "local", num_cpus=4, num_gpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20
+    )
     yield
     ray.shutdown()

@@ -17,9 +17,10 @@ import ray
 
 from actors.gang import Gang, GangFailed
 from actors.session import RoomAddress, Session
-from actors.topology import ParallelPlan, Profile, Topology, plan_topology
+from actors.topology import Profile, Topology, plan_topology
 from characters.chunk import CHUNK_SECONDS
 from characters.errors import UserError
+from characters.model.plan import ParallelPlan
 from tests.actors.fakes import BRIGHT, DARK
 
 pytestmark = pytest.mark.usefixtures("ray_started")
@@ -132,7 +133,7 @@ def test_networks_in_the_pipeline_and_the_cost_of_hops(start: Start) -> None:
     indices = published(gang)
     assert indices == list(range(len(indices)))
     room = gang.call("publisher", "room")
-    times = np.array([t for t, _, _ in room.video])
+    times = np.array([t for t, *_ in room.video])
     lost = gang.call("publisher", "deadline").lost
     assert times[-1] - times[0] == pytest.approx((len(times) - 1) / 24 + lost, abs=0.05)
     trace = gang.ledger().chrome_trace()["traceEvents"]

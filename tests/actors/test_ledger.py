@@ -53,6 +53,21 @@ def test_percentiles_and_turns() -> None:
     assert ledger.percentiles([50])["turn"] == [2.0]
 
 
+def test_what_a_user_has_seen() -> None:
+    ledger = Ledger(["a", "b"])
+    ledger.add(Header(0, -1).stamped(0, 1.0, 2.0).stamped(1, 2.0, 3.0))
+    ledger.add(Header(1, 4).stamped(0, 2.0, 3.0).stamped(1, 3.0, 4.0))
+    ledger.add_turn(Turn(4, {"speech end": 1.0, "first frame": 3.5, "chunk over": 4.5}))
+    assert ledger.turn_seconds()["turn"] == [3.5], "nobody has told when it was seen"
+    # A chunk's last frame leaves when its last place has ended.
+    assert ledger.add_shown(3, 3.05) == pytest.approx(0.05)
+    assert ledger.add_shown(4, 4.0) == pytest.approx(3 / 24)
+    assert ledger.add_shown(400, 4.0) is None
+    assert ledger.seconds()["shown"] == pytest.approx([0.05, 3 / 24])
+    assert ledger.turn_seconds() == {"speech end > first frame": [2.5], "first frame > seen": [0.5], "turn": [3.0]}
+    assert [e["tid"] for e in ledger.chrome_trace()["traceEvents"] if e["ph"] == "X"].count(2) == 2
+
+
 def test_bounded() -> None:
     ledger = Ledger(["a"], capacity=10)
     for i in range(30):
@@ -65,13 +80,13 @@ def test_chrome_trace_is_json_with_a_row_for_each_place() -> None:
     ledger.add(chunk(7, 10.0))
     ledger.add_turn(Turn(2, {"speech end": 1.0, "text": 1.5}))
     events = json.loads(json.dumps(ledger.chrome_trace()))["traceEvents"]
-    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["a", "b", "c", "turns"]
+    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["a", "b", "c", "shown", "turns"]
     spans = [e for e in events if e["ph"] == "X"]
     assert [(e["name"], e["tid"], e["ts"], e["dur"]) for e in spans] == [
         ("chunk 7", 0, 10.0e6, 1e6),
         ("chunk 7", 1, 11.25e6, 3e6),
         ("chunk 7", 2, 14.75e6, 1e6),
-        ("text", 3, 1e6, 0.5e6),
+        ("text", 4, 1e6, 0.5e6),
     ]
     assert spans[0]["args"] == {"index": 7, "generation": 2}
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from actors.channel import TensorSpec
-from actors.topology import ParallelPlan, Profile, load_profile, plan_topology, profile_names, shard_rows
+from actors.topology import Profile, load_profile, plan_topology, profile_names
 from characters.errors import UserError
+from characters.model.plan import ParallelPlan, shard_rows
 
 
 def test_every_shipped_profile_can_be_laid_out() -> None:
@@ -53,7 +54,7 @@ def test_the_invariants_of_every_plan(pipeline: int, sequence: int, decoder: int
     assert len({edge.name for edge in topology.edges}) == len(topology.edges)
     # Every layer belongs to one shard of each sequence group's rank, and none is left over.
     for rank in range(sequence):
-        shards = [r.layers for r in roles if r.kind == "dit" and r.rank == rank]
+        shards = [r.shard.layers for r in roles if r.shard is not None and r.shard.rank == rank]
         assert [layer for a, b in shards for layer in range(a, b)] == list(range(60))
     # Edges lead onward, from an earlier place to a later one, and every role but the last sends to someone.
     place = {role.name: role.place for role in roles}
@@ -62,7 +63,7 @@ def test_the_invariants_of_every_plan(pipeline: int, sequence: int, decoder: int
     for role in roles:
         assert topology.inputs(role.name) or role.kind == "aligner"
         # Ranks above 0 of the last group send nothing: rank 0 has the whole latent.
-        last_group = role.kind == "dit" and role.place == pipeline and role.rank > 0
+        last_group = role.shard is not None and role.place == pipeline and role.shard.rank > 0
         assert topology.outputs(role.name) or role.kind == "publisher" or last_group
     # A chunk's sound waits where its pictures are waited for, as long as the way is.
     (pcm,) = [edge for edge in topology.edges if edge.port == "pcm"]
@@ -93,13 +94,11 @@ def test_a_decoder_without_a_process_of_its_own() -> None:
     "model, device, plan, message",
     [
         ("small", "cpu", ParallelPlan(2, 1, 1), "concat_previous"),
-        ("small", "cpu", ParallelPlan(1, 2, 1), "only GPUs"),
         ("small", "cpu", ParallelPlan(0, 1, 1), "at least 1"),
         ("small", "cpu", ParallelPlan(1, 1, 2), "decoder must be 0 or 1"),
         ("reference-57b", "cuda", ParallelPlan(1, 7, 1), "number of heads, 60"),
         ("reference-57b", "cuda", ParallelPlan(10, 1, 1), "pipeline is at most 9"),
         ("reference-57b", "cuda", ParallelPlan(61, 1, 1), "number of layers, 60"),
-        ("reference-57b", "cpu", ParallelPlan(2, 1, 1), "only GPUs"),
         ("no-such-model", "cpu", ParallelPlan(), "no model"),
     ],
 )
@@ -114,6 +113,7 @@ def test_impossible_plans_are_refused(model: str, device: str, plan: ParallelPla
         ("model: small\ndevice: tpu\n", "device must be cpu or cuda"),
         ("model: small\ngpus: 2\n", "gpus must be 1 or a share"),
         ("model: small\nthreads: 0\n", "threads must be at least 1"),
+        ("model: small\nprecision: fp4\n", "precision must be bf16 or fp8"),
         ("model: small\nplan: {pipline: 1}\n", "unknown key 'plan.pipline'; did you mean 'pipeline'"),
         ("device: cpu\n", "missing key 'model'"),
         ("model: small\nflight: many\n", "flight"),
@@ -129,6 +129,11 @@ def test_bad_profiles_are_refused(tmp_path: Path, text: str, message: str) -> No
 def test_an_unknown_profile_is_met_with_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'laptop'"):
         load_profile("labtop")
+
+
+def test_a_split_dit_needs_whole_gpus() -> None:
+    with pytest.raises(UserError, match="whole GPUs"):
+        plan_topology(Profile(model="small", device="cuda", gpus=0.5, plan=ParallelPlan(1, 2, 1)))
 
 
 def test_rows_of_a_shard() -> None:

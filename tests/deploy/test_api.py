@@ -14,7 +14,8 @@ from starlette.testclient import TestClient
 
 from actors.session import Session as PipelineSession
 from deploy.api import create_api
-from deploy.director import Director, LivekitGone
+from deploy.director import Director, LivekitGone, PipelineGone, Replicas
+from deploy.planning.waiting import AdmissionConfig, Tenant
 from deploy.sessions import Session
 from deploy.settings import Settings
 from tests.deploy.test_webhook import ACCESS, event, sign
@@ -24,19 +25,21 @@ class FakePipelines:
     """Runs sessions that do nothing; `failure` ends them."""
 
     def __init__(self, count: int = 1) -> None:
-        self.pipelines = count
+        self.pipelines, self.target, self.room = count, 0, 10
+        self.lacking: str | None = None
         self.started: list[PipelineSession] = []
         self.running = 0
         self.failure: Exception | None = None
 
-    async def count(self) -> int:
-        return self.pipelines
+    async def look(self) -> Replicas:
+        ready = frozenset(map(str, range(self.pipelines)))
+        return Replicas(ready, target=self.target or self.pipelines, room=self.room, lacking=self.lacking)
 
     async def run(self, session: PipelineSession) -> AsyncIterator[Mapping[str, Any]]:
         self.started.append(session)
         self.running += 1
         try:
-            yield {"state": "running", "reason": "started", "stage": "stage"}
+            yield {"state": "running", "reason": "started", "stage": "stage", "pipeline": "0"}
             while True:
                 await asyncio.sleep(0.01)
                 if self.failure:
@@ -147,7 +150,7 @@ def test_a_session_from_beginning_to_end(open_api: Open) -> None:
 
 
 def test_the_queue_is_told_and_moves_on(open_api: Open) -> None:
-    client, _, _ = open_api(queue=1)
+    client, _, _ = open_api(admission=AdmissionConfig(queue=1))
     first = client.post("/v1/sessions", json={"character": "bao"}).json()
     second = client.post("/v1/sessions", json={"character": "amara"}).json()
     assert (second["state"], second["position"]) == ("NOT_READY", 1)
@@ -155,6 +158,7 @@ def test_the_queue_is_told_and_moves_on(open_api: Open) -> None:
     assert second["participant_token"] is None
     full = client.post("/v1/sessions", json={"character": "amara"})
     assert (full.status_code, full.json()["error"]["code"]) == (503, "queue_full")
+    assert int(full.headers["retry-after"]) == pytest.approx(120, abs=2)
     assert client.delete(f"/v1/sessions/{first['id']}").json()["state"] == "CANCELLED"
     second = client.get(f"/v1/sessions/{second['id']}").json()
     assert (second["state"], second["position"]) == ("READY", None)
@@ -259,6 +263,45 @@ def test_an_api_key_is_asked_for_where_it_is_set(open_api: Open) -> None:
     assert client.get("/v1/characters", headers={"x-api-key": "wrong"}).status_code == 401
     assert client.get("/v1/characters", headers={"x-api-key": "let me in"}).status_code == 200
     assert client.get("/v1/characters", headers={"authorization": "Bearer let me in"}).status_code == 200
+
+
+def test_every_key_has_its_own_terms(open_api: Open) -> None:
+    terms = AdmissionConfig(tenants={"gold": Tenant(10), "trial": Tenant(-1, 1)})
+    client, _, _ = open_api(admission=terms, tenant_keys={"gold": "g", "trial": "t"}, api_key="k")
+    asked: list[Any] = []
+    for key in ("t", "t", "k", "g"):
+        asked.append(client.post("/v1/sessions", json={"character": "bao"}, headers={"x-api-key": key}))
+    assert [a.status_code for a in asked] == [201, 429, 201, 201]
+    assert (asked[1].json()["error"]["code"], int(asked[1].headers["retry-after"])) == ("quota", 120)
+    assert asked[3].json()["position"] == 1, "gold goes first"
+    assert client.post("/v1/sessions", json={"character": "bao"}).status_code == 401
+
+
+def test_what_the_machines_cannot_hold_is_told(open_api: Open) -> None:
+    client, director, pipelines = open_api()
+    assert client.get("/healthz").json()["status"] == "ok"
+    pipelines.target, pipelines.room = 3, 1
+    eventually(lambda: client.get("/healthz").json()["status"] == "degraded")
+    told = client.get("/healthz").json()
+    assert told["shortfall"] == "3 pipelines are asked for and the cluster has room for 1: 2 cannot start"
+    pipelines.lacking = "the decoder is too slow here"
+    eventually(lambda: client.get("/healthz").json()["shortfall"] == pipelines.lacking)
+    answer = client.post("/v1/sessions", json={"character": "bao"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_plan")
+    assert "retry-after" not in answer.headers
+    assert not director.sessions.all()
+
+
+def test_a_session_whose_pipeline_is_gone_goes_on_in_another(open_api: Open) -> None:
+    client, _, pipelines = open_api(2)
+    session = client.post("/v1/sessions", json={"character": "bao"}).json()
+    post_event(client, session["room_name"], claims(session["participant_token"])["sub"])
+    eventually(lambda: pipelines.running == 1)
+    pipelines.failure = PipelineGone("its host has gone")
+    eventually(lambda: len(pipelines.started) == 2)
+    pipelines.failure = None
+    eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING")
+    assert pipelines.started[0].room.token != "", "the same room"
 
 
 def test_cors_is_off_by_default(open_api: Open) -> None:

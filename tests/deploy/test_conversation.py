@@ -13,10 +13,10 @@ from actors.roles.talking import OpenParts, warm_parts
 from actors.voice.config import VoiceConfig
 from characters.chunk import SAMPLE_RATE
 from deploy import livekit
+from deploy.caller import User
 from deploy.settings import LivekitAccess, free_ports
 from deploy.tokens import user_token
 from tests.actors.voice.sounds import say, to_ears
-from tests.deploy.client import User
 from tests.deploy.light import LightRoom
 
 SECRET = "a secret of more than 32 characters"

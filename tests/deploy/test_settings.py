@@ -25,6 +25,7 @@ def test_texts_become_numbers_and_keys_are_random() -> None:
         ({"pipelines": "0"}, "at least 1"),
         ({"http_port": "99999"}, "ports"),
         ({"api_key": "x"}, "unknown setting"),
+        ({"admission": "defalt"}, "did you mean 'default'"),
     ],
 )
 def test_wrong_settings_are_the_users_error(args: dict[str, str], message: str) -> None:
@@ -39,11 +40,20 @@ def test_wrong_settings_are_the_users_error(args: dict[str, str], message: str) 
         ({"LIVEKIT_URL": "http://x", "LIVEKIT_API_KEY": "k", "LIVEKIT_API_SECRET": "s"}, "ws://"),
         ({"LIVEKIT_API_KEY": "k"}, "belong together"),
         ({"LIVEKIT_API_KEY": "k", "LIVEKIT_API_SECRET": "short"}, "32 characters"),
+        ({"CHARACTERS_API_KEYS": "gold:k trial"}, "name:key"),
+        ({"CHARACTERS_API_KEYS": "gold:k trial:k"}, "no key twice"),
     ],
 )
 def test_half_of_an_access_is_the_users_error(environment: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_settings({}, environment)
+
+
+def test_who_may_come_in_is_named_and_keys_come_from_the_environment() -> None:
+    settings = load_settings({"admission": "packed"}, {"CHARACTERS_API_KEYS": "gold:secret1 trial:secret2"})
+    assert settings.admission.queue == 100
+    assert settings.tenant_keys == {"gold": "secret1", "trial": "secret2"}
+    assert "secret1" not in repr(settings)
 
 
 def test_another_server_is_used_as_it_is() -> None:

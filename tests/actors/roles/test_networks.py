@@ -10,13 +10,12 @@ import torch
 
 from actors.roles.aligner import AudioAligner
 from actors.roles.dit_shard import DitShard
-from actors.roles.i420 import rgb_to_i420
 from actors.roles.networks import load_networks
 from actors.roles.vae_decoder import VaeDecoder
 from actors.session import Session
-from actors.topology import Role
 from characters.errors import UserError
 from characters.stream import CharacterModel, Stream
+from kernels.i420 import rgb_to_i420
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +68,43 @@ def test_a_failed_step_advances_nothing(
         with pytest.raises(ZeroDivisionError):
             shard.generate(second)
     assert (shard._sampler.index, shard._idle.frame) == (index, frame)  # type: ignore[union-attr]
-    latent, previous = shard.generate(second), decoder._previous
+    latent = shard.generate(second)
+    expected = copy.deepcopy(decoder._decoder._previous)
     with monkeypatch.context() as patch:
         patch.setattr(networks.autoencoder.decoder, "forward", lambda *a: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             decoder.decode(latent)
-    assert decoder._previous is previous
+    assert torch.equal(decoder._decoder._previous, expected)
+
+
+def test_a_decoder_that_stopped_halfway_is_brought_back(
+    networks: CharacterModel, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, decoder, other = DitShard(networks, networks.dtype), VaeDecoder(networks), VaeDecoder(networks)
+    for role in (shard, decoder, other):
+        role.reset(session)
+    latents = [shard.generate(window) for window in windows(3)]
+    for latent in latents[:2]:
+        decoder.decode(latent)
+        other.decode(latent)
+
+    inner = decoder._decoder
+    decode, calls = inner.decode, 0
+
+    def halfway(latent: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            decode(torch.zeros_like(latent))
+            raise ZeroDivisionError
+        return decode(latent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inner, "decode", halfway)
+        with pytest.raises(ZeroDivisionError):
+            decoder.decode(latents[2])
+    expected = other.decode(latents[2])
+    assert torch.equal(decoder.decode(latents[2]), expected)
 
 
 def test_restore_goes_on_with_the_motion(networks: CharacterModel, session: Session) -> None:
@@ -101,9 +131,29 @@ def test_the_decoder_restores_exactly(networks: CharacterModel, session: Session
     assert torch.equal(other.decode(last), decoder.decode(last))
 
 
-def test_a_part_of_the_dit_is_refused(networks: CharacterModel) -> None:
-    with pytest.raises(UserError, match="pipeline and sequence"):
-        DitShard(networks, role=Role("dit.0.0", "dit", 1, (0, 1)))
+def test_a_part_of_the_dit_has_the_wholes_random_weights(networks: CharacterModel, tiny_model: str) -> None:
+    whole = dict(networks.dit.named_parameters())
+    for layers in ((0, 1), (1, 2)):
+        part = load_networks(tiny_model, "cpu", layers)
+        assert {name.split(".")[1] for name, _ in part.dit.named_parameters() if "blocks" in name} == {str(layers[0])}
+        for name, parameter in part.dit.named_parameters():
+            assert torch.equal(parameter, whole[name])
+
+
+def test_without_blocks_the_dit_takes_no_memory(tiny_model: str) -> None:
+    part = load_networks(tiny_model, "cpu", (0, 0))
+    assert all(parameter.is_meta for parameter in part.dit.parameters())
+    assert part.device == torch.device("cpu")
+
+
+def test_trained_weights_are_not_split() -> None:
+    with pytest.raises(UserError, match="loaded whole"):
+        load_networks("small", "cpu", (0, 2))
+
+
+def test_an_exchange_that_is_not_there(networks: CharacterModel) -> None:
+    with pytest.raises(UserError, match="known: local"):
+        DitShard(networks).switch("peer", 5)
 
 
 def test_a_portrait_of_another_size_is_refused(networks: CharacterModel) -> None:

@@ -51,10 +51,10 @@ def test_picture_and_sound_leave_together_at_24_frames_a_second(publisher: RoomP
     room = room_of(publisher)
     video, audio = list(room.video), list(room.audio)
     assert len(video) == len(audio) == 24
-    for i, ((shown, stamp, luma), (played, samples, peak)) in enumerate(zip(video, audio, strict=True)):
+    for i, ((shown, stamp, luma, number), (played, samples, peak)) in enumerate(zip(video, audio, strict=True)):
         assert shown == played == pytest.approx(100 + i * FRAME, abs=1e-6)
         assert stamp == pytest.approx(shown * 1e6, abs=2)
-        assert luma == 50 + i % 4
+        assert luma == 50 + i % 4 and number == i
         assert samples == 1000 and peak == pytest.approx(0.1 * (1 + i % 4))
     assert publisher.deadline.misses == 0
 
@@ -65,7 +65,7 @@ def test_a_late_chunk_holds_both(publisher: RoomPublisher, clock: Clock) -> None
     publisher.publish(Header(1, 0), FRAMES, PCM)
     publisher.publish(Header(2, 0), FRAMES, PCM)
     room = room_of(publisher)
-    times = [t for t, _, _ in room.video]
+    times = [t for t, *_ in room.video]
     assert times == [t for t, _, _ in room.audio]
     gaps = np.diff(times)
     assert gaps[3] == pytest.approx(0.5)
@@ -82,12 +82,35 @@ def test_a_little_late_stays_on_the_grid(publisher: RoomPublisher, clock: Clock)
     assert room_of(publisher).video[-1][0] == pytest.approx(100 + 199 * FRAME, abs=0.004)
 
 
+def test_sound_that_has_not_been_sent_goes_first(publisher: RoomPublisher, clock: Clock) -> None:
+    publisher.publish(Header(0, 0), FRAMES, PCM)
+    room = room_of(publisher)
+    room.sent_at = 100 + 4 * FRAME + 0.03
+    publisher.publish(Header(1, 0), FRAMES, PCM)
+    assert publisher.deadline.misses == 0
+    room.sent_at = 100 + 8 * FRAME + 0.2
+    publisher.publish(Header(2, 0), FRAMES, PCM)
+    assert room.video[8][0] == room.audio[8][0] == pytest.approx(100 + 8 * FRAME + 0.2)
+    assert publisher.deadline.misses == 1 and publisher.deadline.lost == pytest.approx(0.2)
+
+
+def test_a_picture_waits_for_its_sound(publisher: RoomPublisher, clock: Clock) -> None:
+    room = room_of(publisher)
+    publisher.publish(Header(0, 0), FRAMES, PCM)
+    room.sent_at, room.sound_lag = 100 + 4 * FRAME + 0.02, 0.005
+    publisher.publish(Header(1, 0), FRAMES, PCM)
+    waits = [shown - played for (shown, *_), (played, *_) in zip(room.video, room.audio, strict=True)]
+    assert waits == pytest.approx([0] * 4 + [0.025] + [0.005] * 3)
+    assert [stamp / 1e6 for _, stamp, *_ in room.video] == pytest.approx([shown for shown, *_ in room.video], abs=2e-6)
+    assert publisher.deadline.misses == 0
+
+
 def test_barge_in_silences_the_chunk_under_way(publisher: RoomPublisher, clock: Clock) -> None:
     room = room_of(publisher)
     capture = room.capture_video
 
-    def interrupt(frame: np.ndarray, timestamp_us: int) -> None:
-        capture(frame, timestamp_us)
+    def interrupt(frame: np.ndarray, timestamp_us: int, number: int) -> None:
+        capture(frame, timestamp_us, number)
         if len(room.video) == 2:
             publisher.retire(7)
 

@@ -6,9 +6,10 @@ import torch
 from characters.model.config import DiTConfig, ModelConfig, SamplerConfig
 from characters.model.dit import DiT
 from characters.model.kv_cache import KVCache
-from characters.model.rope import Rope3D, rotate, split_pairs
+from characters.model.rope import Rope3D, split_pairs
 from characters.model.sampler import Sampler
 from characters.model.window import ClipWindow
+from kernels.write_qkv import rotate_pairs
 
 
 def tiny_config(**sampler) -> ModelConfig:
@@ -31,7 +32,7 @@ def dit() -> DiT:
     return model
 
 
-def make_cache(dit: DiT, batch: int = 2) -> KVCache:
+def make_cache(dit: DiT, batch: int) -> KVCache:
     config = dit.config
     return KVCache(
         layers=2, batch=batch, heads=2, head_dim=16, sink=config.sink, ring=config.ring,
@@ -48,7 +49,7 @@ def test_rope_depends_on_distance_only_even_after_a_week():
     q, k = torch.randn(12, 1, 16, dtype=torch.float64), torch.randn(12, 1, 16, dtype=torch.float64)
 
     def scores(position: int) -> torch.Tensor:
-        turned = [rotate(x, *rope.table(position + d, dtype=torch.float64, device="cpu")) for x, d in ((q, 0), (k, -2))]
+        turned = [rotate_pairs(x, *rope.table(position + d, dtype=torch.float64)) for x, d in ((q, 0), (k, -2))]
         return torch.einsum("qhd,khd->qk", *turned)
 
     week = 7 * 86400 * 6
@@ -56,8 +57,9 @@ def test_rope_depends_on_distance_only_even_after_a_week():
 
 
 @torch.inference_mode()
-def test_cached_chunks_equal_the_whole_clip(dit):
-    clips, chunks, c, (h, w) = 2, 9, 4, dit.config.latent_size
+@pytest.mark.parametrize("clips", [1, 2])  # a cache for one goes without the batch axis
+def test_cached_chunks_equal_the_whole_clip(dit, clips):
+    chunks, c, (h, w) = 9, 4, dit.config.latent_size
     noisy = torch.randn(clips, chunks, c, h, w, dtype=torch.float64)
     previous, reference = torch.randn_like(noisy), torch.randn(clips, c, h, w, dtype=torch.float64)
     level = torch.rand(clips, chunks, dtype=torch.float64)
@@ -79,18 +81,20 @@ def test_cached_chunks_equal_the_whole_clip(dit):
         reference=reference.repeat_interleave(1 + chunks, 0),
     ).unflatten(0, (clips, 1 + chunks))[:, 1:]
 
-    cache = make_cache(dit)
+    cache = make_cache(dit, clips)
     cache.prefill()
     cache.begin()
+    cache.prepare()
     dit(reference, torch.zeros(clips), still, cache, previous=reference, reference=reference)
     cache.commit()
     cache.seal()
     for i in range(chunks):
         for _ in range(2):  # a repeated step overwrites its own slot and nothing else
             cache.begin()
+            cache.prepare()
             out = dit(noisy[:, i], level[:, i], tokens[:, i], cache, previous=previous[:, i], reference=reference)
         cache.commit()
-        torch.testing.assert_close(out, whole[:, i], atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(out, whole[:, i], atol=1e-5, rtol=1e-5)  # the cache turns K in float32
 
 
 @torch.inference_mode()
@@ -102,7 +106,7 @@ def test_a_step_moves_no_buffer_and_touches_one_slot(dit):
         before, address = cache.values.clone(), cache.values.data_ptr()
         slot = cache.slot(cache.index)
         sampler.sample(tokens)
-        changed = (cache.values != before).any(-1).any(-1).any(0).any(0)
+        changed = (cache.values != before).any(-1).any(-1).any(0)
         assert cache.values.data_ptr() == address
         assert changed.nonzero().flatten().tolist() == list(range(slot.start, slot.stop))
 
@@ -136,7 +140,9 @@ def test_commit_modes_leave_the_keys_of_the_pass_they_name(dit, steps, commit, l
     sampler.prefill(dit.conditioning.reference(1))
     seen = []
     original = sampler._pass
-    monkeypatch.setattr(sampler, "_pass", lambda x, level, *a: seen.append(level.item()) or original(x, level, *a))
+    monkeypatch.setattr(
+        sampler, "_pass", lambda x, level, *a: seen.append(level.level.item()) or original(x, level, *a)
+    )
     sampler.sample(torch.randn(1, 16, 32, dtype=torch.float64))
     assert seen == steps + last
     assert sampler.index == 1

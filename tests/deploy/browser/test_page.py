@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from characters.character import list_characters
+from deploy.planning.waiting import AdmissionConfig
 from tests.deploy.browser.conftest import OpenPage
 from tests.deploy.browser.site import Site, open_site
 
@@ -66,10 +67,11 @@ def test_talk_write_interrupt_and_hang_up(site: Site, open_page: OpenPage, artef
     expect(page.locator("[data-figure=chunk] dd")).to_have_text("82 ms", timeout=SLOW)
     expect(page.locator("[data-figure=seen] dd")).to_contain_text("fps", timeout=SLOW)
     write(page, "and so it goes on, " * 40 + "to its end")
+    expect(page.locator("#lines .theirs[data-interim] p", has_text="and so it goes on")).to_be_visible(timeout=SLOW)
     expect(page.locator("#state")).to_have_text("Speaking", timeout=SLOW)
     page.screenshot(path=artefacts / "call.png")
     page.keyboard.press("Escape")
-    expect(page.locator("#state")).to_have_text("Listening", timeout=3000)
+    expect(page.locator("#state")).to_have_text("Listening", timeout=20_000)  # to its end it would take 47 s
     expect(page.locator("#lines .theirs p").last).not_to_contain_text("its end")
     page.get_by_role("button", name="Mute", exact=True).click()
     expect(page.get_by_role("button", name="Unmute")).to_be_visible()
@@ -161,12 +163,16 @@ def test_media_server_dies_and_comes_back(site: Site, open_page: OpenPage) -> No
     before = session_id(page)
     site.livekit.stop()
     expect(page.locator("#state")).to_contain_text("connecting", timeout=SLOW)
+    write(page, "hello out there")
+    expect(page.locator("#lines .mine[data-interim]")).to_have_text("YouHello out there", ignore_case=True)
     site.start_livekit()
+    said(page, "You wrote: hello out there")
     expect(page.locator("#state")).to_have_text(re.compile("Listening|Speaking"), timeout=SLOW)
     live(page)
-    page.wait_for_timeout(3000)  # the server drops what is sent before the character's data channel is open again
     write(page, "are you there")
     said(page, "You wrote: are you there")
+    expect(page.locator("#lines .theirs p", has_text="You wrote")).to_have_count(2)
+    expect(page.locator("#lines .mine[data-interim]")).to_have_count(0)
     assert session_id(page) == before
 
 
@@ -232,7 +238,7 @@ def test_client_not_fetched(site: Site, open_page: OpenPage) -> None:
 
 @pytest.fixture
 def small_site(client: None) -> Iterator[Site]:
-    with open_site(queue=0, api_key="k") as site:
+    with open_site(admission=AdmissionConfig(queue=0), api_key="k") as site:
         yield site
 
 

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.roles.i420 import rgb_to_i420
+from actors.roles.letters import Letter, Letterbox, Outbox
 from actors.roles.livekit_room import LivekitRoom
 from actors.session import Session
 from characters.chunk import FPS, SAMPLE_RATE
 from characters.errors import UserError
+from deploy.director import Replicas
+from kernels.i420 import rgb_to_i420
 
 _SAMPLES = SAMPLE_RATE // FPS
 _LETTER_SECONDS = 0.06
@@ -29,15 +31,15 @@ class Understudies:
         self._count = count
         self.absent = False
 
-    async def count(self) -> int:
-        return self._count
+    async def look(self) -> Replicas:
+        return Replicas(frozenset(map(str, range(self._count))), target=self._count, room=self._count)
 
     async def run(self, session: Session) -> AsyncIterator[Mapping[str, Any]]:
         if self.absent:
             await asyncio.Event().wait()
         understudy = Understudy(session)
         try:
-            yield {"state": "running", "reason": "started", "stage": None}
+            yield {"state": "running", "reason": "started", "stage": None, "pipeline": "0"}
             await asyncio.Event().wait()
         finally:
             await asyncio.to_thread(understudy.close)
@@ -76,11 +78,16 @@ class Understudy:
             except ConnectionError:
                 pass
             finally:
+                room.loop.call_soon_threadsafe(self._posting.cancel)
                 room.close()
 
     async def _enter(self, room: LivekitRoom) -> None:
+        letterbox, self._outbox = Letterbox(room.room), Outbox(room.room)
+        self._posting = asyncio.ensure_future(self._outbox.run())
+
         async def heard(reader: Any) -> None:
-            self._say(room, f"You wrote: {await reader.read_all()}")
+            if text := await letterbox.read(reader):
+                self._say(room, f"You wrote: {text}")
 
         async def quiet(_: Any) -> str:
             self._finish(room, int((time.monotonic() - self._since) / _LETTER_SECONDS))
@@ -89,6 +96,8 @@ class Understudy:
         me = room.room.local_participant
         room.room.register_text_stream_handler("lk.chat", lambda reader, _: asyncio.ensure_future(heard(reader)))
         me.register_rpc_method("interrupt", quiet)
+        room.room.on("reconnected", lambda: self._attribute("listening", room))
+        self._attribute("listening", room)
 
     def _perform(self, room: LivekitRoom) -> None:
         begin = time.monotonic()
@@ -102,9 +111,9 @@ class Understudy:
             speaking = bool(self._line)
             times = np.arange(_SAMPLES) / SAMPLE_RATE
             room.capture_audio((0.1 * speaking * np.sin(2 * np.pi * 240 * times)).astype(np.float32))
-            room.capture_video(self._frames[int(speaking and frame // 3 % 2)], int(time.monotonic() * 1e6))
+            room.capture_video(self._frames[int(speaking and frame // 3 % 2)], int(time.monotonic() * 1e6), frame)
             if speaking and frame % 6 == 0:
-                room.loop.call_soon_threadsafe(self._caption, room, self._line[:letters], False)
+                room.loop.call_soon_threadsafe(self._caption, self._line[:letters], False)
             frame += 1
 
     def _once_a_second(self, room: LivekitRoom) -> None:
@@ -122,25 +131,13 @@ class Understudy:
 
     def _finish(self, room: LivekitRoom, letters: int) -> None:
         if self._line:
-            self._caption(room, self._line[:letters], True)
+            self._caption(self._line[:letters], True)
             self._line = ""
             self._attribute("listening", room)
 
     def _attribute(self, state: str, room: LivekitRoom) -> None:
-        self._send(room.room.local_participant.set_attributes({"lk.agent.state": state}))
+        self._told = asyncio.ensure_future(room.room.local_participant.set_attributes({"lk.agent.state": state}))
 
-    def _caption(self, room: LivekitRoom, text: str, final: bool) -> None:
+    def _caption(self, text: str, final: bool) -> None:
         attributes = {"lk.segment_id": f"reply-{self._segment}", "lk.transcription_final": str(final).lower()}
-        send = room.room.local_participant.send_text(text, topic="lk.transcription", attributes=attributes)
-        self._send(send)
-
-    def _send(self, sending: Any) -> None:
-        """Runs in the room's loop, in order."""
-        before = getattr(self, "_sent", None)
-
-        async def after() -> None:
-            if before is not None:
-                await asyncio.wait([before])
-            await sending
-
-        self._sent = asyncio.ensure_future(after())
+        self._outbox.put(Letter("lk.transcription", text, attributes, certain=final))

@@ -1,17 +1,24 @@
-"""Against swscale, FFmpeg's converter."""
+"""I420 against swscale, FFmpeg's converter; the kernel against the reference."""
 
 from __future__ import annotations
 
-import av
 import numpy as np
 import pytest
 import torch
 
-from actors.roles.i420 import rgb_to_i420
+from kernels.i420 import (
+    rgb_to_i420,
+    signal_to_i420,
+    signal_to_i420_reference,
+    signal_to_i420_triton,
+    signal_to_rgb,
+)
 
 
 def reference(rgb: np.ndarray) -> np.ndarray:
     """uint8 [H, W, 3] -> uint8 [H * 3 / 2, W]."""
+    import av
+
     frame = av.VideoFrame.from_ndarray(rgb, format="rgb24")
     converted = frame.reformat(
         format="yuv420p",
@@ -75,3 +82,31 @@ def test_frames_do_not_mix() -> None:
 def test_refuses(frames: torch.Tensor) -> None:
     with pytest.raises(ValueError):
         rgb_to_i420(frames)
+
+
+def signal(count: int, height: int, width: int, channels: int) -> torch.Tensor:
+    return torch.randn(count, height, width, channels, generator=torch.Generator().manual_seed(0))
+
+
+def test_signal_is_rgb_without_the_rounding() -> None:
+    x, bias = signal(2, 6, 10, 8), torch.linspace(-0.3, 0.3, 8)
+    rgb = signal_to_rgb(x, bias)
+    expected = ((x + bias)[..., :3].clamp(-1, 1) * 127.5 + 127.5).round()
+    assert torch.equal(rgb, expected.to(torch.uint8))
+    assert (signal_to_i420(x, bias).int() - rgb_to_i420(rgb).int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2, 3), (2, 6, 10, 8), (1, 4, 600, 8)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_kernel_equals_reference(device: str, shape: tuple[int, ...], biased: bool) -> None:
+    x = signal(*shape).to(device)
+    bias = torch.linspace(-0.3, 0.3, shape[-1], device=device) if biased else None
+    got, expected = signal_to_i420_triton(x, bias), signal_to_i420_reference(x, bias)
+    wrong = (got.int() - expected.int()).abs()
+    assert wrong.max() <= 1  # a half rounds up here and to even there
+    assert (wrong > 0).float().mean() < 0.01
+
+
+def test_odd_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="even"):
+        signal_to_i420(torch.zeros(1, 3, 4, 3))

@@ -1,10 +1,11 @@
-"""A user without a browser: joins a room, speaks into it, and keeps what it sees and hears."""
+"""A user without a browser, for tests and measurements: joins a room, speaks into it, keeps what it sees and hears."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +14,12 @@ from typing import Any
 import numpy as np
 from livekit import rtc
 
-from characters.chunk import SAMPLE_RATE
+from actors.roles.letters import RECEIPT, Letterbox
+from characters.chunk import FRAMES_PER_CHUNK, SAMPLE_RATE
 
 _BLOCK = SAMPLE_RATE // 50
+_KEPT_FRAMES = 200
+_QUEUE_MS = 60  # of the microphone; what lies in it has been "said" only when it leaves
 
 
 @dataclass
@@ -25,21 +29,29 @@ class Seen:
     frames: list[tuple[float, np.ndarray]] = field(default_factory=list)
     sound: list[tuple[float, np.ndarray]] = field(default_factory=list)
     captions: list[tuple[float, str, str, bool]] = field(default_factory=list)  # sender, text, final
+    shown: list[tuple[float, int]] = field(default_factory=list)  # number of a chunk's first frame
+    notices: list[str] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
 
 
 class User:
-    """Joins with a token. Microphone sound flows all the time, as a browser's does: silence unless `speak`."""
+    """Joins with a token. Microphone sound flows all the time, as a browser's does: silence unless `say`.
 
-    def __init__(self, keep_frames: int = 200) -> None:
+    Args:
+        on_frame: called with each picture: when it came, uint8 [H * 3 / 2, W] in I420.
+    """
+
+    def __init__(self, on_frame: Callable[[float, np.ndarray], None] = lambda at, i420: None) -> None:
         self.room = rtc.Room()
         self.seen = Seen()
         self.frames = 0
-        self._keep = keep_frames
+        self._on_frame = on_frame
         self._tasks: set[asyncio.Task[Any]] = set()
         self._to_say: asyncio.Queue[np.ndarray] = asyncio.Queue()
         self._source: rtc.AudioSource | None = None
-        self.said_until = 0.0
+        self.said_from = self.said_until = 0.0
+        self._letterbox = Letterbox(self.room)
+        self._receipts: set[str] = set()
 
     async def join(self, url: str, token: str, *, microphone: bool = True, camera: bool = False) -> None:
         """Connect, and publish."""
@@ -48,13 +60,15 @@ class User:
         self.room.register_text_stream_handler(
             "lk.transcription", lambda reader, who: self._spawn(self._caption(reader, who))
         )
+        self.room.register_text_stream_handler("characters.notice", lambda reader, _: self._spawn(self._notice(reader)))
         await self.room.connect(url, token)
         if microphone:
-            self._source = rtc.AudioSource(SAMPLE_RATE, 1, queue_size_ms=100)
+            self._source = rtc.AudioSource(SAMPLE_RATE, 1, queue_size_ms=_QUEUE_MS)
             track = rtc.LocalAudioTrack.create_audio_track("microphone", self._source)
             options = rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_MICROPHONE, dtx=False)
             await self.room.local_participant.publish_track(track, options)
             self._spawn(self._speak())
+        self._spawn(self._tell_shown())
         if camera:
             self._camera = rtc.VideoSource(64, 48)
             video = rtc.LocalVideoTrack.create_video_track("camera", self._camera)
@@ -72,6 +86,18 @@ class User:
     def say(self, pcm: np.ndarray) -> None:
         """float32 [n] at 24 kHz, after what is being said."""
         self._to_say.put_nowait(pcm)
+
+    async def type(self, text: str, timeout: float = 60.0) -> None:
+        """Write to the character, again and again until it says that it has read it, as the page does."""
+        key, give_up = secrets.token_hex(8), time.monotonic() + timeout
+        while key not in self._receipts:
+            assert time.monotonic() < give_up, f"{text!r} did not arrive"
+            with contextlib.suppress(rtc.StreamError, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self.room.local_participant.send_text(text, topic="lk.chat", attributes={RECEIPT: key})
+            for _ in range(20):
+                if key not in self._receipts:
+                    await asyncio.sleep(0.05)
 
     async def spoken(self) -> float:
         """Wait until all has been said; when that was."""
@@ -118,7 +144,8 @@ class User:
             except asyncio.QueueEmpty:
                 pcm = np.zeros(_BLOCK, np.float32)
             else:
-                self.said_until = time.monotonic() + len(pcm) / SAMPLE_RATE
+                self.said_from = time.monotonic() + self._source.queued_duration
+                self.said_until = self.said_from + len(pcm) / SAMPLE_RATE
             for start in range(0, len(pcm), _BLOCK):
                 block = pcm[start : start + _BLOCK]
                 data = (np.clip(np.pad(block, (0, _BLOCK - len(block))), -1, 1) * 32767).astype(np.int16).tobytes()
@@ -136,19 +163,42 @@ class User:
                 self.seen.sound.append((time.monotonic(), pcm))
         else:
             async for event in rtc.VideoStream(track, format=rtc.VideoBufferType.I420):
-                frame = event.frame
+                frame, now = event.frame, time.monotonic()
                 self.frames += 1
+                if event.metadata is not None and event.metadata.frame_id % FRAMES_PER_CHUNK == 0:
+                    self.seen.shown.append((now, event.metadata.frame_id))
                 i420 = np.frombuffer(frame.data, np.uint8).reshape(frame.height * 3 // 2, frame.width)
-                self.seen.frames.append((time.monotonic(), i420.copy()))
-                del self.seen.frames[: -self._keep]
+                self._on_frame(now, i420)
+                self.seen.frames.append((now, i420.copy()))
+                del self.seen.frames[:-_KEPT_FRAMES]
+
+    async def _tell_shown(self) -> None:
+        """As the page does, once a second: when frames were seen."""
+        told = 0
+        while True:
+            await asyncio.sleep(1.0)
+            now = time.monotonic()
+            # A chunk is known to the server once its last frame has left.
+            new = [(at, number) for at, number in self.seen.shown[told : told + 100] if now - at > 0.2]
+            told += len(new)
+            report = json.dumps([[number, round(1000 * (now - at))] for at, number in new])
+            with contextlib.suppress(Exception):  # while there is no connection
+                await self.room.local_participant.publish_data(report, reliable=False, topic="characters.shown")
 
     async def _caption(self, reader: Any, who: str) -> None:
-        text = await reader.read_all()
-        final = (reader.info.attributes or {}).get("lk.transcription_final") == "true"
-        self.seen.captions.append((time.monotonic(), who, text, final))
+        text = await self._letterbox.read(reader)
+        if text is not None:
+            final = reader.info.attributes.get("lk.transcription_final") == "true"
+            self.seen.captions.append((time.monotonic(), who, text, final))
+
+    async def _notice(self, reader: Any) -> None:
+        if text := await self._letterbox.read(reader):
+            self.seen.notices.append(text)
 
     def _on_data(self, packet: rtc.DataPacket) -> None:
-        if packet.topic == "characters.ledger":
+        if packet.topic == RECEIPT:
+            self._receipts.add(packet.data.decode())
+        elif packet.topic == "characters.ledger":
             with contextlib.suppress(ValueError):
                 self.seen.figures.append(json.loads(packet.data))
 

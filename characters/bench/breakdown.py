@@ -1,0 +1,47 @@
+"""Where the time of a step goes, by kind of work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+# Kernel names by kind; the first that matches. FlashAttention is built on CUTLASS, as are many matrix products.
+KINDS = {
+    "attention": r"flash|fmha|attend|cudnn.*(attention|sdpa)",
+    "ring write": r"write_qkv|anchor_sink",
+    "exchange": r"nccl|barrier|scatter_rows",
+    "products": r"nvjet|gemm|cutlass|xmma|matmul|splitK",
+    "norm": r"residual_norm|(layer|rms)_?norm|LayerNorm|RMSNorm",
+    "GELU": r"gelu",
+}
+OTHER, IDLE = "other", "idle"
+
+
+def breakdown(step: Callable[[], object]) -> dict[str, float]:
+    """Profile one call.
+
+    Returns:
+        Milliseconds by kind, and those between kernels; empty where the driver doesn't let kernels be traced.
+    """
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        step()
+        torch.cuda.synchronize()
+    kernels = [e for e in trace.events() if e.device_type == DeviceType.CUDA]
+    if not kernels:
+        return {}
+    spent = dict.fromkeys((*KINDS, OTHER, IDLE), 0.0)
+    for kernel in kernels:
+        spent[kind_of(kernel.name)] += kernel.time_range.elapsed_us() / 1e3
+    span = max(k.time_range.end for k in kernels) - min(k.time_range.start for k in kernels)
+    spent[IDLE] = max(0.0, span / 1e3 - sum(spent.values()))
+    return spent
+
+
+def kind_of(name: str) -> str:
+    """The kind of work that a kernel's name tells."""
+    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)), OTHER)

@@ -1,0 +1,190 @@
+"""Whether the fast step computes the right thing: precisions layer by layer, plans, the ring and the sink."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from characters.bench.launch import run
+from characters.bench.step import Group, Job, Progressed, ShareOfStep, conditions, portrait
+from characters.model.calibrate import CHUNKS, calibrate
+from characters.model.dit import DiT
+from characters.model.kv_cache import KVCache
+from characters.model.materialise import RandomWeights, SafetensorsWeights, Source, build_dit
+from characters.model.plan import ParallelPlan
+from characters.model.quantise import Mode
+from characters.model.sampler import Sampler
+from kernels.fp8 import FP8, FP8_MAX
+from kernels.write_qkv import rotate_pairs
+
+# Chunks of the comparison in three precisions, of that between FP8 and bfloat16, and of that between plans.
+SHORT, LONG, PLANNED = 4, 64, 12
+
+# Layers that are reported: ever farther apart.
+DEPTHS = (1, 2, 4, 8, 16, 32, 48)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute: its dtype, and the scales of its FP8 products and cache."""
+
+    dtype: torch.dtype
+    fp8: Mode | None = None
+
+
+VARIANTS = {
+    "float32": Variant(torch.float32),
+    "bf16": Variant(torch.bfloat16),
+    "fp8 static": Variant(torch.bfloat16, "static"),
+    "fp8 dynamic": Variant(torch.bfloat16, "dynamic"),
+}
+
+
+def check_numbers(job: Job, say: Callable[[str], None]) -> None:
+    """Run all comparisons and report.
+
+    Layer by layer all chunks pass through one layer before the next is built: the residual stream is all that layers
+    hand on, but for models that see the chunk before (dit.concat_previous). So the largest model is compared in float32
+    on one GPU.
+    """
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    say(f"relative RMS error of the residual stream against float32, chunk {SHORT} of a stream:")
+    _compare(job, device, list(VARIANTS), SHORT, say)
+    say(f"and of the latents over {LONG} chunks, against bfloat16:")
+    _compare(job, device, ["bf16", "fp8 static"], LONG, say)
+    _check_ring(job, device, say)
+    if job.plan.gpus == 1 or job.alone:
+        say("the plan: nothing to compare on one GPU")
+        return
+    single = run(partial(roll, chunks=PLANNED), replace(job, plan=ParallelPlan()))[0]
+    for rank, made in enumerate(run(partial(roll, chunks=PLANNED), job)):
+        if made is not None:
+            say(f"plan {job.plan}, rank {rank}, against one GPU, by chunk: {_errors(made, single)}")
+
+
+def roll(job: Job, group: Group, progress: Progressed, *, chunks: int) -> Tensor | None:
+    """The latents [chunks, channels, h, w] of a stream over a plan, on the CPU; None where another GPU has them."""
+    share = ShareOfStep(job, group, progress)
+    made = [share.replay().clone() for _ in range(chunks)]
+    share.sampler.exchange.check()
+    return torch.cat(made).float().cpu() if group.last else None
+
+
+def sink_mismatches(cache: KVCache) -> int:
+    """How many of the sink's numbers that turn with time are not where float64 angles of the last chunk put them."""
+    wrong, last, channels = 0, cache.index - 1, 2 * cache.rope.time_pairs
+    for sink in range(cache.sink):
+        rows = slice(sink * cache.slot_rows, (sink + 1) * cache.slot_rows)
+        table = cache.rope.table(last - cache.ring - (cache.sink - 1 - sink))
+        cos, sin = (x[:1, : cache.rope.time_pairs].to(cache.keys.device) for x in table)
+        for layer, (raw, ring) in enumerate(zip(cache.sink_keys[:, rows], cache.keys[:, rows], strict=True)):
+            keys = rotate_pairs(raw[..., :channels].float(), cos, sin)
+            if cache.scales is not None:
+                scale = cache.scales[layer, 1, cache.own_heads][:, None]
+                keys = (keys / scale).clamp(-FP8_MAX, FP8_MAX)
+            found = ring[..., :channels].float()
+            # An angle's last bit may turn a rounding: neighbours of e4m3 are up to 1/8 apart, of bfloat16 1/128.
+            step = 1 / 8 if ring.dtype == FP8 else 1 / 128
+            wrong += int(((keys.to(ring.dtype).float() - found).abs() > step * found.abs().clamp_min(step)).sum())
+    return wrong
+
+
+def _compare(job: Job, device: torch.device, names: list[str], chunks: int, say: Callable[[str], None]) -> None:
+    layers = job.config.dit.num_layers
+    streams = {name: _Stream(job, VARIANTS[name], device, chunks) for name in names}
+    exact, *others = streams.items()
+    for span in [(0, layers)] if job.config.dit.concat_previous else [(i, i + 1) for i in range(layers)]:
+        for stream in streams.values():
+            stream.advance(span)
+        if chunks == SHORT and (span[1] in DEPTHS or span[1] == layers):
+            found = (f"{name} {_error(stream.made[-1], exact[1].made[-1]):.4f}" for name, stream in others)
+            say(f"  {'latent' if span[1] == layers else f'layer {span[1]}'}: {', '.join(found)}")
+    if chunks == LONG:
+        for name, stream in others:
+            say(f"  {name}, every 8th chunk: {_errors(stream.made[::8], exact[1].made[::8])}")
+
+
+class _Stream:
+    """A stream of chunks in one precision, in which all chunks pass a layer before the next one is built.
+
+    Attributes:
+        made: [sink + chunks, ...], what the last layer made of all chunks.
+    """
+
+    def __init__(self, job: Job, variant: Variant, device: torch.device, chunks: int) -> None:
+        self._config, self._variant, self._chunks = job.config, variant, chunks
+        self._device = device
+        self._source = _source(job, device, variant.dtype)
+        self._reference = portrait(job.config, device).to(variant.dtype)
+        self._calibrated: Tensor | None = None
+        self.made: Tensor | None = None
+
+    @torch.inference_mode()
+    def advance(self, span: tuple[int, int]) -> None:
+        """Let all chunks pass some more layers."""
+        dit = build_dit(self._config, self._source, layers=span, fp8=self._variant.fp8)
+        tokens = conditions(dit, self._device)
+        if self._variant.fp8 is not None:
+            # Scales from another stream than the one that is measured.
+            self._calibrated = calibrate(
+                dit, self._reference, tokens, tokens, seed=99, chunks=CHUNKS, hidden=self._calibrated
+            )
+        self.made = self._pass(dit, tokens)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def _pass(self, dit: DiT, tokens: Tensor) -> Tensor:
+        sampler, sink = Sampler(dit, self._reference), self._config.sink
+        sampler.tell(tokens)
+        hidden = self.made
+        made = list(sampler.prefill(tokens, None if hidden is None else hidden[:sink]))
+        for chunk in range(self._chunks):
+            made.append(sampler.sample(hidden=None if hidden is None else hidden[sink + chunk].clone()).clone())
+        return torch.stack(made)
+
+
+def _source(job: Job, device: torch.device, dtype: torch.dtype) -> Source:
+    if job.weights is None:
+        return RandomWeights(device, dtype)
+    return SafetensorsWeights(job.weights, job.config, device, dtype)
+
+
+def _check_ring(job: Job, device: torch.device, say: Callable[[str], None]) -> None:
+    """FP8, around the ring and far out: only the current slot changes, and the sink is turned exactly."""
+    config = job.config
+    layers = None if config.dit.concat_previous else (0, 1)
+    dit = build_dit(config, _source(job, device, torch.bfloat16), layers=layers, fp8="static")
+    reference, tokens = portrait(config, device).to(torch.bfloat16), conditions(dit, device)
+    calibrate(dit, reference, tokens, tokens)
+    sampler = Sampler(dit, reference, capture=True)
+    sampler.tell(tokens)
+    sampler.prefill(tokens)
+    cache, touched, turned = sampler.cache, 0, 0
+    steps = 2 * config.ring + 1
+    for start in (0, 6 * 86400 * 30):  # chunk numbers: the first ones, and those after a month
+        cache.index = start
+        for _ in range(steps):
+            slot, before = cache.slot(cache.index), cache.keys.view(torch.uint8).clone()
+            sampler.sample()
+            same = cache.keys.view(torch.uint8) == before
+            same[:, slot] = True
+            same[:, : cache.sink * cache.slot_rows, :, : 2 * cache.rope.time_pairs] = True
+            touched += int((~same).sum())
+            turned += sink_mismatches(cache)
+    say(f"ring, {2 * steps} steps, two wraps, at the start and after a month: {touched} bytes touched")
+    say(f"  that should not be, {turned} of the sink's keys off a fresh rotation")
+
+
+def _error(a: Tensor, b: Tensor) -> float:
+    a, b = a.float().to(b.device), b.float()
+    return float((a - b).square().mean().sqrt() / b.square().mean().sqrt())
+
+
+def _errors(made: Tensor, exact: Tensor) -> str:
+    return " ".join(f"{_error(a, b):.4f}" for a, b in zip(made, exact, strict=True))

@@ -1,0 +1,44 @@
+"""Runs a measurement here, or in a process for each GPU of a plan."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from characters.bench.step import Group, Job, Progressed
+
+T = TypeVar("T")
+
+# Runs on every GPU of a plan at once; a module's own function, which another process can import.
+Work: TypeAlias = Callable[[Job, Group, Progressed], T]
+
+
+def run(work: Work[T], job: Job) -> list[T]:
+    """What the work returns on each GPU, in the order of the plan's shards; on one if the job is for one alone."""
+    if job.alone or job.plan.gpus == 1:
+        return [_run(0, work, job, None)]
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(_run_and_save, (work, job, folder), nprocs=job.plan.gpus)
+        files = [Path(folder) / str(rank) for rank in range(job.plan.gpus)]
+        return [torch.load(file, weights_only=False, map_location="cpu") for file in files]
+
+
+def _run(rank: int, work: Work[T], job: Job, path: str | None) -> T:
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    group = Group(job, rank, device, path)
+    with Progress(console=Console(stderr=True), transient=True, disable=rank > 0) as bar:
+        task = bar.add_task("weights")
+        result = work(job, group, lambda done, total: bar.update(task, completed=done, total=total))
+    group.close()
+    return result
+
+
+def _run_and_save(rank: int, work: Work[Any], job: Job, folder: str) -> None:
+    torch.save(_run(rank, work, job, f"{folder}/meet"), Path(folder) / str(rank))

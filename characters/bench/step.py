@@ -1,0 +1,278 @@
+"""One GPU's share of a step, built and timed: the real plan with a process a GPU, or one rank of it alone."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from characters.bench.alone import AloneExchange
+from characters.bench.breakdown import breakdown
+from characters.bench.launch_style import LaunchStyleStep
+from characters.model.calibrate import CHUNKS, calibrate
+from characters.model.config import ModelConfig
+from characters.model.dit import DiT
+from characters.model.materialise import RandomWeights, SafetensorsWeights, build_dit
+from characters.model.plan import Format, ParallelPlan, Shard, block_parameters, shards
+from characters.model.quantise import Mode, needs_calibration
+from characters.model.sampler import Sampler
+from kernels.exchange import CollectiveExchange, Exchange, LocalExchange, PeerExchange
+from kernels.floor import Floor, measure_floor
+from kernels.group import open_group
+from kernels.peer_memory import SymmetricMemory
+from kernels.timing import Timing, sustained
+
+# Called with the number of blocks built and of all.
+Progressed: TypeAlias = Callable[[int, int], None]
+
+# Condition tokens of a text; they cost next to nothing.
+CONDITIONS = 64
+DTYPE = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is measured.
+
+    Attributes:
+        config: of the model, context included.
+        plan: over how many GPUs.
+        alone: one rank of the plan on one GPU.
+        format: of products and cache; mode: of the FP8 scales.
+        weights: safetensors; None = random.
+        seconds: of each measurement.
+        baseline: measure the launch-style step as well.
+        floor: measure the bare products and attention as well.
+    """
+
+    config: ModelConfig
+    plan: ParallelPlan
+    alone: bool
+    format: Format = "fp8"
+    mode: Mode = "static"
+    weights: Path | None = None
+    seconds: float = 8.0
+    baseline: bool = False
+    floor: bool = True
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one GPU measured.
+
+    Attributes:
+        shard: its share.
+        step: by exchange, the best one first; chunk after chunk, waiting for other GPUs included.
+        flops: of the share, padding not counted.
+        floor: of the share, None if not asked for.
+        kinds: milliseconds of one step by kind of work.
+        baseline: the launch-style step, None if not asked for; distinct: its layers with weights of their own.
+        memory: bytes that the step holds.
+    """
+
+    shard: Shard
+    step: dict[str, Timing]
+    flops: float
+    floor: Floor | None
+    kinds: dict[str, float]
+    baseline: Timing | None
+    distinct: int
+    memory: int
+
+
+class Group:
+    """One process among those of a plan, or the only one.
+
+    Args:
+        job: what is measured.
+        rank: of this process; `path` of a file that all of them meet at.
+        device: of this process.
+    """
+
+    def __init__(self, job: Job, rank: int, device: torch.device, path: str | None) -> None:
+        self.shard, self.device = shards(job.plan, job.config)[rank], device
+        self.rank, self.ranks = rank, self.shard.ranks
+        self.first, self.last = self.shard.stage == 0, self.shard.stage == job.plan.pipeline - 1
+        self.sequence: dist.ProcessGroup | None = None
+        self.exchanges: dict[str, Exchange] = {"local": LocalExchange(device)}
+        if path is None:
+            if self.ranks > 1:
+                self.exchanges = {"alone": AloneExchange(self.ranks, device)}
+            return
+        open_group(path, rank, job.plan.gpus, device)
+        # Every process takes part in the making of every group.
+        starts = range(0, job.plan.gpus, self.ranks)
+        groups = [dist.new_group(list(range(start, start + self.ranks))) for start in starts]
+        self.sequence = groups[self.shard.stage]
+        if self.ranks > 1:
+            self.exchanges = {
+                "peer": PeerExchange(SymmetricMemory(self.sequence, device)),
+                "nccl": CollectiveExchange(self.sequence, device),
+            }
+
+    @property
+    def many(self) -> bool:
+        """Whether there are other processes."""
+        return self.sequence is not None
+
+    def receive(self, into: Tensor) -> Tensor:
+        """From the part before."""
+        dist.recv(into, self.rank - self.ranks)
+        return into
+
+    def send(self, hidden: Tensor) -> None:
+        """To the next part."""
+        dist.send(hidden.contiguous(), self.rank + self.ranks)
+
+    def slowest(self, ms: float) -> float:
+        """The largest of all processes' numbers."""
+        if not self.many:
+            return ms
+        number = torch.tensor([ms], device=self.device)
+        dist.all_reduce(number, dist.ReduceOp.MAX)
+        return number.item()
+
+    def close(self) -> None:
+        """Leave."""
+        for exchange in self.exchanges.values():
+            exchange.close()
+        if self.many:
+            dist.barrier()
+            dist.destroy_process_group()
+
+
+class ShareOfStep:
+    """A sampler ready to be replayed, fed by the part before it and feeding the next, if there are any.
+
+    Args:
+        job: what is measured.
+        group: this process among the others.
+        progress: of the weights.
+    """
+
+    def __init__(self, job: Job, group: Group, progress: Progressed) -> None:
+        config, device = job.config, group.device
+        self._group = group
+        if job.weights is None:
+            source = RandomWeights(device, DTYPE)
+        else:
+            source = SafetensorsWeights(job.weights, config, device, DTYPE)
+        mode = job.mode if job.format == "fp8" else None
+        dit = build_dit(config, source, layers=group.shard.layers, fp8=mode, progress=progress)
+        self.tokens = conditions(dit, device)
+        reference, dim = portrait(config, device).to(DTYPE), config.dit.dim
+        if mode is not None and needs_calibration(dit):
+            before = self._before((config.sink + CHUNKS, config.tokens, dim))
+            self._hand_on(calibrate(dit, reference, self.tokens, self.tokens, hidden=before))
+            gc.collect()
+            torch.cuda.empty_cache()
+        first, *others = group.exchanges.values()
+        self.sampler = Sampler(dit, reference, capture=True, exchange=first)
+        self.sampler.tell(self.tokens)
+        self._hand_on(self.sampler.prefill(self.tokens, self._before((config.sink, group.shard.rows, dim))))
+        self._hidden = None if group.first else torch.zeros(group.shard.rows, dim, device=device, dtype=DTYPE)
+        for self.sampler.exchange in (*others, first):
+            self.sampler.warm(hidden=self._hidden)
+        torch.cuda.synchronize()
+        self.memory = torch.cuda.memory_allocated(device)
+
+    def replay(self) -> Tensor:
+        """Queue one chunk; what this part makes of it, in a buffer that the next one overwrites."""
+        group = self._group
+        if self._hidden is not None:
+            group.receive(self._hidden)
+        made = self.sampler.sample(hidden=self._hidden)
+        if not group.last and group.many:
+            group.send(made)
+        return made
+
+    def _before(self, shape: tuple[int, ...]) -> Tensor | None:
+        if self._group.first:
+            return None
+        return self._group.receive(torch.empty(shape, device=self._group.device, dtype=DTYPE))
+
+    def _hand_on(self, made: Tensor) -> None:
+        if not self._group.last and self._group.many:
+            self._group.send(made)
+
+
+def conditions(dit: DiT, device: torch.device) -> Tensor:
+    """[1, conditions, dim]: of a still, or of a random text."""
+    with torch.inference_mode():
+        if dit.conditioning.text is None:
+            return dit.conditioning.reference(1)
+        generator = torch.Generator(device).manual_seed(2)
+        text = torch.randn((1, CONDITIONS, dit.config.dit.text_dim), generator=generator, device=device)
+        return dit.conditioning.text(text.to(dit.time_embedding[0].weight.dtype))
+
+
+def portrait(config: ModelConfig, device: torch.device) -> Tensor:
+    """float32 [1, channels, h, w], a random latent."""
+    generator = torch.Generator(device).manual_seed(1)
+    return torch.randn((1, config.latent_channels, *config.latent_size), generator=generator, device=device)
+
+
+def step_flops(config: ModelConfig, shard: Shard) -> float:
+    """Operations of one GPU's share of a step: products of the chunk's rows, and self-attention."""
+    layers, context = shard.layers[1] - shard.layers[0], config.sink + config.ring
+    # Keys and values of the conditions are made once, not in a step.
+    products = 2 * config.tokens * (block_parameters(config.dit) - 2 * config.dit.dim**2)
+    attention = 4 * config.tokens * config.tokens * context * config.dit.dim
+    return layers * (products + attention) / shard.ranks
+
+
+def measure(job: Job, group: Group, progress: Progressed) -> Result:
+    """Measure one GPU's share. All processes of a plan call this at once."""
+    shard, config = group.shard, job.config
+    floor = None
+    if job.floor:
+        floor = measure_floor(
+            rows=shard.rows,
+            heads=config.dit.num_heads // shard.ranks,
+            context=config.sink + config.ring,
+            layers=shard.layers[1] - shard.layers[0],
+            tokens=config.tokens,
+            dim=config.dit.dim,
+            head_dim=config.dit.dim // config.dit.num_heads,
+            seconds=job.seconds / 2,
+        )
+        _forget()
+    share = ShareOfStep(job, group, progress)
+    step = {}
+    for name, share.sampler.exchange in group.exchanges.items():
+        step[name] = sustained(share, replays=_replays(group, share, job.seconds))
+        group.exchanges[name].check()
+    share.sampler.exchange = next(iter(group.exchanges.values()))
+    kinds, memory = breakdown(share.replay), share.memory
+    share = None
+    _forget()
+    baseline, distinct = None, 0
+    if job.baseline:
+        launch = LaunchStyleStep(config, shard, CONDITIONS, group.sequence, group.device)
+        distinct = launch.distinct
+        baseline = sustained(_Eager(launch), replays=_replays(group, _Eager(launch), job.seconds))
+    return Result(shard, step, step_flops(config, shard), floor, kinds, baseline, distinct, memory)
+
+
+class _Eager:
+    """A function as what `sustained` replays."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.replay = function
+
+
+def _replays(group: Group, share: ShareOfStep | _Eager, seconds: float) -> int:
+    """How many replays take so long; the same on every GPU, for they wait for each other."""
+    return max(8, math.ceil(seconds * 1e3 / group.slowest(sustained(share, replays=4).ms)))
+
+
+def _forget() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()

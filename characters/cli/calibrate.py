@@ -1,0 +1,29 @@
+"""`characters calibrate`: how fast is this machine?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from characters.errors import UserError
+
+
+@click.command()
+@click.option("--out", default="rates.yaml", show_default=True, type=click.Path(path_type=Path), help="File to write.")
+@click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.05, 60), help="For each figure.")
+def calibrate(out: Path, seconds: float) -> None:
+    """Measure this machine's GPU, or its CPU, for `characters plan --rates FILE`.
+
+    Matrix products in bfloat16 and fp8, attention, elementwise work, copies, and the small model. Close other programs.
+    """
+    from deploy.planning.calibrate import calibrate as measure
+    from deploy.planning.calibrate import write
+
+    if not out.absolute().parent.is_dir():  # before minutes are spent
+        raise UserError(f"cannot write {out}: there is no such folder")
+    rates = measure(seconds, say=click.echo)
+    write(rates, out)
+    small = rates.models["small"]
+    click.echo(f"small model: {small.audio + small.dit + small.decoder:.1f} ms a chunk, 166.7 are there")
+    click.echo(f"{out}; try: characters plan --model small --gpus {rates.name} --rates {out}")

@@ -1,0 +1,71 @@
+"""`characters plan`: how a model can be spread over GPUs, and which ways keep up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from characters.errors import UserError
+
+
+@click.command()
+@click.option("--model", default="small", show_default=True, help="A model of conf/model.")
+@click.option(
+    "--gpus", required=True, metavar="SPEC", help="8xH200; 3x8xH200/4 = 3 nodes, NVLink islands of 4; parts join by +."
+)
+@click.option("--context", type=click.IntRange(1), help="Chunks that a chunk attends to.  [default: the model's own]")
+@click.option("--rates", type=click.Path(path_type=Path), help="A file of `characters calibrate`; --gpus may name it.")
+@click.option("--across-nodes", is_flag=True, help="A session may lie on several nodes.")
+def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_nodes: bool) -> None:
+    """Show every way to spread a session of a model over GPUs, the best first, and why the others are not taken.
+
+    A plan is kept if 99 % of its chunks are done within 166.7 ms. The best has the shortest turn; then the fewest GPUs.
+    """
+    import dataclasses
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from characters.model.config import load_model_config
+    from deploy.planning.cluster import parse_cluster
+    from deploy.planning.fleet import sessions_held
+    from deploy.planning.plan import kept
+    from deploy.planning.plan import plan as look
+    from deploy.planning.rates import How, ModelTimes, Rate, load_rates
+
+    config = load_model_config(model)
+    if context is not None:
+        if context <= config.sink:
+            raise UserError(f"--context is {context}; model {model!r} needs at least {config.sink + 1}")
+        config = dataclasses.replace(config, ring=context - config.sink)
+    own = load_rates(str(rates)) if rates else None
+    cluster = parse_cluster(gpus, {own.name.lower(): own} if own else None)
+    verdicts = look(model, config, cluster, across_nodes)
+    table = Table("GPU", "plan", "GPUs", "DiT ms", "decoder ms", "p99 ms", "turn ms", "GB", "sessions", "verdict")
+    for column in table.columns[2:9]:
+        column.justify = "right"
+    for v in verdicts:
+        split = f"pipeline {v.plan.pipeline} x sequence {v.plan.sequence} + {v.plan.decoder} decoder"
+        figures = [""] * 5
+        if v.cost is not None:
+            dit = max(s.ms for s in v.cost.stages if s.name != "decoder")
+            decoder = next((f"{s.ms:.1f}" for s in v.cost.stages if s.name == "decoder"), "with DiT")
+            turn = f"{v.cost.turn:.0f}" if v.option else ""
+            figures = [f"{dit:.1f}", decoder, f"{v.cost.p99:.1f}", turn, f"{v.cost.memory:.0f}"]
+        held = str(sessions_held(cluster, v.option, across_nodes)) if v.option else ""
+        verdict = f"[green]kept[/]: {v.reason}" if v.option else f"[red]rejected[/]: {v.reason}"
+        table.add_row(v.kind, split, str(v.gpus), *figures, held, verdict)
+    console = Console()
+    if console.width < 150 and not console.is_terminal:
+        console = Console(width=170)  # into a file or a pipe: a line a plan
+    console.print(table)
+    console.print(
+        f"{cluster}; p99 must be within 166.7 ms; context {config.sink + config.ring} chunks", highlight=False
+    )
+    for kind, r in cluster.rates.items():
+        named = [v for v in (*vars(r).values(), *r.models.values()) if isinstance(v, (Rate, ModelTimes))]
+        guessed = sum(v.how is How.estimated for v in named)
+        console.print(f"{kind}: {len(named) - guessed} rates measured, {guessed} estimated", highlight=False)
+    if not kept(verdicts):
+        raise UserError(f"no plan of model {model!r} keeps up on {gpus}")

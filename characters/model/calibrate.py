@@ -1,0 +1,58 @@
+"""Static FP8 scales from what a few chunks of a stream are really like."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from characters.model.dit import DiT
+from characters.model.quantise import fp8_layers, set_head_peaks
+from characters.model.sampler import Sampler
+
+CHUNKS = 4
+RING = 2
+
+
+@torch.inference_mode()
+def calibrate(
+    dit: DiT,
+    reference: Tensor,
+    still: Tensor,
+    tokens: Tensor,
+    *,
+    seed: int = 0,
+    chunks: int = CHUNKS,
+    hidden: Tensor | None = None,
+) -> Tensor:
+    """Run a quantised DiT, its activations scaled row by row and its cache in the model's dtype, and set the scales.
+
+    Every rank of a sequence group does this on its own, for all rows and heads, and finds the same scales.
+
+    Args:
+        dit: quantised, static or dynamic; or a part of it.
+        reference: [batch, channels, h, w], latents of portraits.
+        still: [batch, conditions, dim], conditions of the reference pass.
+        tokens: [batch, conditions, dim], conditions of the chunks; or [chunks, batch, conditions, dim], one set each.
+        seed: of the noise.
+        chunks: how many, the reference's apart.
+        hidden: [sink + chunks, ...], what the part before returned, in all parts of a pipeline but the first.
+
+    Returns:
+        What the next part's `calibrate` takes.
+    """
+    # In the model's dtype a long ring of all heads would not fit beside the weights.
+    sampler = Sampler(dit, reference, seed=seed, observe=True, ring=min(dit.config.ring, RING))
+    layers, sink = fp8_layers(dit), dit.config.sink
+    for layer in layers.values():
+        layer.observe()
+    made = [sampler.prefill(still, None if hidden is None else hidden[:sink])]
+    for chunk in range(chunks):
+        told = tokens if tokens.dim() == 3 else tokens[chunk]
+        given = None if hidden is None else hidden[sink + chunk].clone()
+        made.append(sampler.sample(told, given)[None].clone())
+    for layer in layers.values():
+        if layer.static:
+            layer.set_peak(layer.peak)
+        layer.peak = None
+    set_head_peaks(dit, sampler.cache.peaks)
+    return torch.cat(made)

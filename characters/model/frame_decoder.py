@@ -1,0 +1,74 @@
+"""What every video decoder looks like to whoever shows a character."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from characters.model.autoencoder import Autoencoder, StreamingDecoder
+from characters.model.config import ModelConfig
+from characters.model.wan_vae.checkpoint import load_vae
+from characters.model.wan_vae.stream import WanStreams
+from characters.model.wan_vae.vae import WanVae
+
+
+class FrameDecoder(Protocol):
+    """Makes the pictures of one session, chunk by chunk.
+
+    Attributes:
+        history: so many latents back the next picture depends on: a fresh decoder, reset to the oldest of them and fed
+            the others, goes on as one that has seen everything.
+    """
+
+    history: int
+
+    def reset(self, portrait: Tensor) -> None:
+        """Forget everything and start with the still whose latent is [1, channels, h, w]."""
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """The next four frames.
+
+        Args:
+            latent: [1, channels, h, w], normalised.
+
+        Returns:
+            uint8 [4, H * 3 / 2, W], I420, or [1, 4, H, W, 3], RGB; on a GPU the next call may overwrite it.
+
+        Raises:
+            ValueError: the latent has another size; nothing has changed.
+            Exception: anything else may have left it halfway; it must be reset, and fed its history again.
+        """
+
+
+def build_autoencoder(config: ModelConfig) -> Autoencoder | WanVae:
+    """The autoencoder that a model's config asks for, with random weights or the published ones of the Wan VAE.
+
+    Raises:
+        UserError: no or damaged weights.
+    """
+    if config.autoencoder.wan is None:
+        return Autoencoder(config)
+    return load_vae(WanVae(config.autoencoder.wan, config.latent_channels), config.autoencoder.wan)
+
+
+def open_decoder(autoencoder: Autoencoder | WanVae, config: ModelConfig, *, i420: bool, capture: bool) -> FrameDecoder:
+    """A decoder for one session at a time.
+
+    Args:
+        autoencoder: in eval mode, from `build_autoencoder`.
+        config: of the same model.
+        i420: make I420 instead of RGB.
+        capture: on a GPU, replay the decoder as a CUDA graph.
+    """
+    if isinstance(autoencoder, WanVae):
+        wan = config.autoencoder.wan
+        assert wan is not None
+        streams = WanStreams(autoencoder, config.latent_size, compact=wan.compact_cache, i420=i420, capture=capture)
+        return streams.open()
+    parameter = next(autoencoder.parameters())
+    portrait = torch.zeros(
+        1, config.latent_channels, *config.latent_size, dtype=parameter.dtype, device=parameter.device
+    )
+    return StreamingDecoder(autoencoder, portrait, capture=capture, i420=i420)

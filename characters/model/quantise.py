@@ -1,0 +1,122 @@
+"""A DiT whose blocks multiply in FP8: weights rounded once, activations by the operation that makes them.
+
+mode "static": one scale a weight and one an activation, the latter found by `calibrate`. cuBLASLt's fastest product,
+and nothing about a scale is computed in a step.
+mode "dynamic": a scale for each output of a weight and each row of an activation, taken from the row itself.
+
+Embeddings, head, norms and modulation keep their dtype: they are small and stand where rounding is seen.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from characters.model.dit import Block, DiT, takes
+from kernels.fp8 import FP8_MAX, TINY, Precision, Quantised, quantise
+from kernels.linear import linear_fp8
+
+Mode: TypeAlias = Literal["static", "dynamic"]
+
+# Static scales leave room for magnitudes that calibration did not see. It costs a bit of range below, no precision.
+HEADROOM = 2.0
+
+
+class Fp8Linear(nn.Module):
+    """`nn.Linear` on FP8 operands.
+
+    Args:
+        weight: [out, in]; bias: [out].
+        static: one scale for the weight, and one for the input once `set_peak` has told it; else one a row of each.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, *, static: bool) -> None:
+        super().__init__()
+        size = weight.abs().amax() if static else weight.abs().amax(1, keepdim=True)
+        data, scale = quantise(weight, size.float().clamp_min(TINY) / FP8_MAX)
+        self.static = static
+        self.register_buffer("weight", data)
+        self.register_buffer("weight_scale", scale)
+        self.register_buffer("bias", bias.clone())
+        self.register_buffer("input_scale", None)
+        self.peak: Tensor | None = None
+
+    @property
+    def takes(self) -> Precision:
+        """How the input must be stored: with this scale, or row by row."""
+        return "rows" if self.input_scale is None else self.input_scale
+
+    def observe(self) -> None:
+        """Record the largest magnitude of the input in `peak` from now on."""
+        self.peak = torch.zeros((), device=self.weight.device)
+
+    def set_peak(self, peak: Tensor) -> None:
+        """Take inputs of magnitudes up to HEADROOM times `peak`, float32 scalar, with a static scale from now on."""
+        self.input_scale = (peak * HEADROOM).clamp_min(TINY) / FP8_MAX
+        self.peak = None
+
+    def forward(self, x: Quantised) -> Tensor:
+        """x [..., in] -> [..., out] in the bias's dtype."""
+        if self.peak is not None:
+            torch.maximum(self.peak, x.scale.amax() * FP8_MAX, out=self.peak)
+        shape, out = x.data.shape[:-1], len(self.bias)
+        by_row = x.scale.dim() > 0
+        flat = Quantised(x.data.flatten(0, -2), x.scale.flatten(0, -2) if by_row else x.scale)
+        # Before it is calibrated, a static layer takes rows: the product then wants a scale for each output.
+        scale = self.weight_scale.expand(out, 1).contiguous() if by_row else self.weight_scale
+        return linear_fp8(flat, Quantised(self.weight, scale), self.bias, self.bias.dtype).unflatten(0, shape)
+
+
+def quantise_dit(dit: DiT, mode: Mode = "static") -> None:
+    """Quantise all blocks in place. Static layers and the KV cache still need `calibrate`."""
+    for block in dit.blocks.values():
+        quantise_block(block, mode)
+
+
+def quantise_block(block: Block, mode: Mode) -> None:
+    """Quantise one block in place; its q, k and v become one product."""
+    static, own, cross = mode == "static", block.self_attn, block.cross_attn
+    parts = own.q, own.k, own.v
+    own.qkv = Fp8Linear(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]), static=static)
+    del own.q, own.k, own.v
+    # Condition tokens are few and come once: their scales may as well be exact.
+    for parent, name, fixed in (
+        (own, "o", static),
+        (cross, "q", static),
+        (cross, "o", static),
+        (cross, "k", False),
+        (cross, "v", False),
+        (block.ffn, "0", static),
+        (block.ffn, "2", static),
+    ):
+        layer = getattr(parent, name)
+        setattr(parent, name, Fp8Linear(layer.weight, layer.bias, static=fixed))
+
+
+def fp8_layers(dit: DiT) -> dict[str, Fp8Linear]:
+    """The quantised layers by name."""
+    return {name: layer for name, layer in dit.named_modules() if isinstance(layer, Fp8Linear)}
+
+
+def needs_calibration(dit: DiT) -> bool:
+    """Whether static layers still wait for `calibrate`."""
+    return any(layer.static and layer.input_scale is None for layer in fp8_layers(dit).values())
+
+
+def takes_static(dit: DiT) -> bool:
+    """Whether attention's output is wanted with a static scale."""
+    return isinstance(takes(next(iter(dit.blocks.values())).self_attn.o), Tensor)
+
+
+def head_scales(dit: DiT) -> Tensor | None:
+    """float32 [layers, 3, heads], scales of q, k and v in the KV cache; None if the cache keeps the model's dtype."""
+    scales = [block.self_attn.head_scales for block in dit.blocks.values()]
+    return None if scales[0] is None else torch.stack(scales)
+
+
+def set_head_peaks(dit: DiT, peaks: Tensor) -> None:
+    """Keep the KV cache in FP8 from now on; peaks float32 [layers, 3, heads], largest magnitudes of q, k and v."""
+    for block, peak in zip(dit.blocks.values(), peaks, strict=True):
+        block.self_attn.head_scales = (peak * HEADROOM).clamp_min(TINY) / FP8_MAX

@@ -1,0 +1,81 @@
+"""One picture on several GPUs, each with a band of its rows: what the bands have to tell each other.
+
+Every convolution needs one row of each neighbour, the attention in the middle needs everybody's keys and values. All
+else is local, so a band's result is the whole picture's, up to rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Rows(Protocol):
+    """A band's view of the whole."""
+
+    def exchange(self, halo: Tensor) -> None:
+        """Fill the border rows of a convolution's input [frames, h + 2, w + 2, c] with the neighbours' rows."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """[frames, pixels, c] of this band -> [frames, all pixels, c]."""
+
+    def join(self, planes: Tensor) -> Tensor:
+        """uint8 [frames, h * 3 / 2, W], I420 of this band -> [frames, H * 3 / 2, W], of the whole picture."""
+
+
+class WholeFrame:
+    """All rows on one GPU: nothing to tell."""
+
+    def exchange(self, halo: Tensor) -> None:
+        """See `Rows.exchange`."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """See `Rows.gather`."""
+        return x
+
+    def join(self, planes: Tensor) -> Tensor:
+        """See `Rows.join`."""
+        return planes
+
+
+class SplitRows:
+    """Equal bands over the processes of a group, the top one on rank 0.
+
+    Collectives only, so that they can be captured in a CUDA graph and run on gloo as on NCCL.
+
+    Args:
+        group: of torch.distributed; None = everybody.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+
+    def exchange(self, halo: Tensor) -> None:
+        """See `Rows.exchange`."""
+        edges = torch.stack((halo[:, 1], halo[:, -2]))
+        everybody = self._all(edges)
+        if self.rank > 0:
+            halo[:, 0] = everybody[self.rank - 1, 1]
+        if self.rank < self.size - 1:
+            halo[:, -1] = everybody[self.rank + 1, 0]
+
+    def gather(self, x: Tensor) -> Tensor:
+        """See `Rows.gather`."""
+        return self._all(x.contiguous()).transpose(0, 1).flatten(1, 2)
+
+    def join(self, planes: Tensor) -> Tensor:
+        """See `Rows.join`."""
+        bands = self._all(planes).transpose(0, 1).flatten(2)
+        luma = bands.shape[-1] * 2 // 3
+        parts = bands.split((luma, luma // 4, luma // 4), -1)
+        return torch.cat([part.flatten(1) for part in parts], 1).view(len(planes), -1, planes.shape[-1])
+
+    def _all(self, x: Tensor) -> Tensor:
+        """[...] -> [size, ...]."""
+        out = x.new_empty(self.size, *x.shape)
+        dist.all_gather_into_tensor(out.flatten(0, 1), x, group=self._group)
+        return out

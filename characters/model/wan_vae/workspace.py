@@ -1,0 +1,79 @@
+"""What a network of causal convolutions works in: input buffers, the frames that it remembers, prepared weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from characters.model.wan_vae.rows import Rows, WholeFrame
+from kernels.halo import PAST, Cache
+
+
+class Workspace:
+    """Buffers of one network for streams of one picture size.
+
+    Everything is made at first use and stays where it is, so that a network that has run once can be captured as a CUDA
+    graph. Layers of the same size share their input buffers; a stream owns nothing but its frames in the caches.
+
+    Args:
+        slots: streams that it remembers.
+        compact: remember frames as bytes, with a range for each pixel, instead of in the activations' dtype. Half the
+            memory, and at about 1 % error a value not exact.
+        rows: how the picture's rows are dealt to GPUs.
+    """
+
+    def __init__(self, *, slots: int = 1, compact: bool = False, rows: Rows | None = None) -> None:
+        self.slots, self.compact = slots, compact
+        self.rows = WholeFrame() if rows is None else rows
+        self.slot: Tensor | None = None  # int64 [], the stream at work
+        self._halos: dict[tuple[int, ...], Tensor] = {}
+        self._caches: dict[nn.Module, Cache] = {}
+        self._weights: dict[nn.Module, Tensor] = {}
+        self._frames: dict[nn.Module, Tensor] = {}
+
+    def halo(self, frames: int, height: int, width: int, channels: int, border: int, like: Tensor) -> Tensor:
+        """The input buffer [frames, height + 2 border, width + 2 border, channels], shared by all that ask for one.
+
+        Its border is zero except where `Rows` puts neighbouring rows.
+        """
+        key = (frames, height, width, channels, border)
+        if key not in self._halos:
+            shape = (frames, height + 2 * border, width + 2 * border, channels)
+            self._halos[key] = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        return self._halos[key]
+
+    def cache(self, layer: nn.Module, height: int, width: int, channels: int, like: Tensor) -> Cache:
+        """The frames that `layer` remembers."""
+        if layer not in self._caches:
+            shape = (self.slots, PAST, height, width)
+            data = torch.zeros(*shape, channels, dtype=torch.uint8 if self.compact else like.dtype, device=like.device)
+            span = torch.zeros(*shape, 2, device=like.device) if self.compact else None
+            self._caches[layer] = Cache(data, span)
+        return self._caches[layer]
+
+    def weight(self, layer: nn.Module, make: Callable[[], Tensor]) -> Tensor:
+        """A weight of `layer` as its kernel wants it, made once."""
+        if layer not in self._weights:
+            self._weights[layer] = make()
+        return self._weights[layer]
+
+    def swap(self, layer: nn.Module, frame: Tensor) -> Tensor | None:
+        """Remember a frame for `layer`; returns the one before, None at first. For one stream, outside graphs."""
+        before = self._frames.get(layer)
+        self._frames[layer] = frame
+        return before
+
+    def clear(self, slot: int) -> None:
+        """Forget a stream."""
+        for cache in self._caches.values():
+            cache.data[slot].zero_()
+            if cache.span is not None:
+                cache.span[slot].zero_()
+
+    @property
+    def bytes_per_stream(self) -> int:
+        """What a stream's memory takes."""
+        tensors = [x for cache in self._caches.values() for x in cache if x is not None]
+        return sum(x.nbytes for x in tensors) // self.slots

@@ -1,0 +1,1 @@
+"""Grafana's view of the application, as code."""

@@ -1,0 +1,152 @@
+"""Cross-attention of a chunk to its few condition tokens: RMS norm of q, attention and quantisation in one pass.
+
+Bound by memory: q is read and the result written, and little is computed in between. Only the norm of a row needs all
+of its heads at once; one number a row, it is found by a pass of its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.attention import attend
+from kernels.dispatch import jit, saturate, takes_kernel, tl, triton
+from kernels.fp8 import FP8, Precision, Quantised, store
+
+# Queries of a program, keys of an iteration, warps, and registers of a thread: three programs share an SM of Hopper.
+ROWS, KEYS, WARPS, REGISTERS = 64, 64, 4, 168
+
+# A tile of one head is a power of two wide, and no wider than registers allow.
+_HEAD_DIMS = (16, 32, 64, 128)
+
+_LOG2_E = math.log2(math.e)
+
+
+def cross_attend(
+    q: Tensor, norm: Tensor, k: Tensor, v: Tensor, *, eps: float = 1e-6, to: Precision = None
+) -> Tensor | Quantised:
+    """Attend from rms_norm(q) * norm, over the full width, to all keys; logits / sqrt(head_dim).
+
+    The kernel serves a batch of one in bfloat16 or float16 on a GPU with gradients off.
+
+    Args:
+        q: [rows, heads * head_dim], or [batch, rows, heads * head_dim]: not normed.
+        norm: [heads * head_dim], weight of the norm.
+        k, v: [keys, heads, head_dim], or [batch, keys, heads, head_dim]; k is normed already.
+        eps: of the norm.
+        to: how the result is stored; see `Precision`.
+
+    Returns:
+        Like q, or `Quantised`.
+    """
+    takes = q.dim() == 2 and q.dtype in (torch.bfloat16, torch.float16) and k.shape[-1] in _HEAD_DIMS
+    kernel = takes and q.dtype == k.dtype == v.dtype and takes_kernel(q, norm, k, v)
+    return (cross_attend_triton if kernel else cross_attend_reference)(q, norm, k, v, eps=eps, to=to)
+
+
+def cross_attend_reference(
+    q: Tensor, norm: Tensor, k: Tensor, v: Tensor, *, eps: float = 1e-6, to: Precision = None
+) -> Tensor | Quantised:
+    """`cross_attend` in plain PyTorch, differentiable."""
+    q = F.rms_norm(q, q.shape[-1:], norm, eps).unflatten(-1, k.shape[-2:])
+    if q.dim() == 3:
+        return store(attend(q, k, v).flatten(1), to)
+    out = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
+    return store(out.transpose(1, 2).flatten(2), to)
+
+
+def cross_attend_triton(
+    q: Tensor, norm: Tensor, k: Tensor, v: Tensor, *, eps: float = 1e-6, to: Precision = None
+) -> Tensor | Quantised:
+    """`cross_attend` by the kernels: contiguous tensors on one device, q [rows, heads * head_dim]."""
+    (rows, dim), (keys, heads, head_dim) = q.shape, k.shape
+    # A scale that a whole row decides needs a row's result whole.
+    scale = to if isinstance(to, Tensor) else None
+    out = torch.empty_like(q, dtype=q.dtype if scale is None else FP8)
+    inverse_rms = q.new_empty(rows, dtype=torch.float32)
+    block = triton.next_power_of_2(dim)
+    _cross_attend_rms[(rows,)](q, inverse_rms, eps, DIM=dim, BLOCK=block, num_warps=min(max(block // 1024, 1), 16))
+    _cross_attend[(triton.cdiv(rows, ROWS) * heads,)](
+        q,
+        inverse_rms,
+        norm,
+        k,
+        v,
+        scale,
+        out,
+        rows,
+        keys,
+        _LOG2_E / math.sqrt(head_dim),
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        ROWS=ROWS,
+        KEYS=KEYS,
+        num_warps=WARPS,
+        num_stages=1,
+        maxnreg=REGISTERS,
+    )
+    return store(out, to) if scale is None else Quantised(out, scale)
+
+
+@jit
+def _cross_attend_rms(q, inverse_rms, eps, DIM: tl.constexpr, BLOCK: tl.constexpr):
+    """1 / RMS of one row a program."""
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(q + row.to(tl.int64) * DIM + columns, columns < DIM, 0.0).to(tl.float32)
+    tl.store(inverse_rms + row, tl.rsqrt(tl.sum(x * x, 0) / DIM + eps))
+
+
+@jit
+def _cross_attend(
+    q,
+    inverse_rms,
+    norm,
+    k,
+    v,
+    scale,
+    out,
+    rows,
+    keys,
+    softmax_scale,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """One block of queries of one head; `scale` is a scalar in memory, or None.
+
+    The last rows come first, for of q they are what the pass before has left in the L2 cache.
+    """
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    head = program % HEADS
+    row = program // HEADS * ROWS + tl.arange(0, ROWS)
+    channel = head * HEAD_DIM + tl.arange(0, HEAD_DIM)
+    inside = row < rows
+    place = row.to(tl.int64)[:, None] * (HEADS * HEAD_DIM) + channel[None, :]
+    x = tl.load(q + place, inside[:, None], 0.0).to(tl.float32)
+    x *= tl.load(inverse_rms + row, inside, 0.0)[:, None] * tl.load(norm + channel).to(tl.float32)[None, :]
+    x = x.to(k.dtype.element_ty)
+    acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
+    peak = tl.full([ROWS], float("-inf"), tl.float32)  # of the scaled logits so far, in octaves
+    total = tl.zeros([ROWS], tl.float32)
+    for start in range(0, keys, KEYS):
+        key = start + tl.arange(0, KEYS)
+        source = key[:, None] * (HEADS * HEAD_DIM) + channel[None, :]
+        told = tl.load(k + source, (key < keys)[:, None], 0.0)
+        value = tl.load(v + source, (key < keys)[:, None], 0.0)  # here, so that both are on their way at once
+        logits = tl.dot(x, tl.trans(told)) * softmax_scale
+        logits = tl.where((key < keys)[None, :], logits, float("-inf"))
+        higher = tl.maximum(peak, tl.max(logits, 1))
+        weight = tl.exp2(logits - higher[:, None])
+        fade = tl.exp2(peak - higher)
+        total = total * fade + tl.sum(weight, 1)
+        acc = tl.dot(weight.to(value.dtype), value, acc * fade[:, None])
+        peak = higher
+    acc /= total[:, None]
+    if scale is not None:
+        acc *= 1.0 / tl.load(scale)
+    tl.store(tl.max_contiguous(out + place, (1, 8)), saturate(acc, out.dtype.element_ty), inside[:, None])

@@ -1,0 +1,54 @@
+"""Triton where it is installed, when a kernel serves instead of its reference, and what it may assume of pointers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+
+    jit = triton.jit
+except ModuleNotFoundError:  # a laptop without a GPU: kernels can be imported, not run
+    triton = tl = None
+
+    def jit(function):
+        return function
+
+
+# Bytes of the widest memory access of one thread.
+WIDEST = 16
+
+
+def takes_kernel(*tensors: Tensor | None) -> bool:
+    """Whether Triton kernels can serve these tensors: on a GPU, contiguous, with gradients off."""
+    return (
+        triton is not None
+        and not torch.is_grad_enabled()
+        and all(x.is_cuda and x.is_contiguous() for x in tensors if x is not None)
+    )
+
+
+def common_alignment(*quantities: int) -> int:
+    """The largest power of two up to WIDEST that divides all quantities (addresses, strides, offsets)."""
+    return math.gcd(WIDEST, *quantities)
+
+
+@jit
+def saturate(x, dtype: tl.constexpr):
+    """float32 x as dtype; FP8 saturates at its largest value."""
+    if dtype == tl.float8e4nv:
+        x = tl.clamp(x, -448.0, 448.0)
+    return x.to(dtype)
+
+
+@jit
+def owned_pointers(bases, owner):
+    """bases[owner] for a tuple of pointers, one a rank, and a tensor of ranks: memory of several GPUs in one store."""
+    address = owner.to(tl.int64) * 0 + bases[0].to(tl.int64)
+    for rank in tl.static_range(1, len(bases)):
+        address = tl.where(owner == rank, bases[rank].to(tl.int64), address)
+    return address.to(bases[0].dtype)

@@ -1,0 +1,140 @@
+"""The commands about placement, without a cluster."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from characters.cli.main import main
+from deploy.planning.rates import How, load_rates
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    return int(end.value.code or 0)
+
+
+def test_plan_shows_what_is_kept_and_why_the_rest_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "--model", "reference-57b", "--gpus", "8xH200") == 0
+    lines = capsys.readouterr().out.splitlines()
+    kept = [line for line in lines if "kept: " in line]
+    assert "pipeline 1 x sequence 4 + 1 decoder" in kept[0]
+    assert any("pipeline 1 x sequence 3 + 1 decoder" in line and "too slow at p99" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gpus", "8xH300"], "there are no rates of a GPU 'H300'; did you mean 'H200'"),
+        (["--gpus", "0xH200"], "'0xH200' has no GPU in it"),
+        (["--gpus", "H200", "--model", "smal"], "there is no model 'smal'"),
+        (["--gpus", "H200", "--context", "1"], "needs at least 2"),
+        (["--gpus", "2xA100", "--model", "reference-57b"], "no plan of model 'reference-57b' keeps up on 2xA100"),
+    ],
+)
+def test_bad_input_gets_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_calibrate_writes_what_plan_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "rates.yaml"
+    assert run("calibrate", "--seconds", "0.05", "--out", str(out)) == 0
+    rates = load_rates(str(out))
+    assert rates.gemm_bf16.how is How.measured
+    assert rates.network.how is How.estimated
+    assert "not measured here" in rates.network.source
+    small = rates.models["small"]
+    assert small.dit > 0 and small.decoder > 0
+    capsys.readouterr()
+    # A busy machine may be too slow to keep up; that too is an answer.
+    assert run("plan", "--gpus", rates.name, "--rates", str(out)) in (0, 2)
+    assert rates.name in capsys.readouterr().out
+
+
+def test_calibrate_names_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("calibrate", "--seconds", "0.05", "--out", str(tmp_path / "no" / "rates.yaml")) == 2
+    assert "rates.yaml: there is no such folder" in capsys.readouterr().err
+
+
+METRICS = """# HELP ray_characters_late_chunks_total Chunks that left late
+ray_characters_late_chunks_total{model="small",plan="1x1+0",stage="room"} 2.0
+ray_characters_late_chunks_total{model="small",plan="1x1+0",stage="room",pid="2"} 1.0
+ray_characters_chunk_latency_seconds_count{model="small",plan="1x1+0",stage="room"} 600.0
+"""
+
+
+class _Ray(http.server.BaseHTTPRequestHandler):
+    """Answers as Ray's dashboard does, for one deployment."""
+
+    asked: list[tuple[str, dict[str, int]]] = []  # noqa: RUF012
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.asked.append((self.path, body))
+        if "/applications/default/" in self.path:
+            self._answer(200, {"message": "Scaling request received."})
+        else:
+            self._answer(404, {"error": "Application or Deployment not found"})
+
+    def do_GET(self) -> None:
+        if self.path == "/api/prometheus/sd":
+            return self._answer(
+                200, [{"labels": {}, "targets": [f"127.0.0.1:{self.server.server_port}", "127.0.0.1:9"]}]
+            )
+        if self.path == "/metrics":
+            return self._answer(200, METRICS)
+        replicas = [{"state": "RUNNING"}, {"state": "STARTING"}]
+        pipeline = {"status": "UPDATING", "message": "", "target_num_replicas": 3, "replicas": replicas}
+        http_options = {"host": "127.0.0.1", "port": 9}
+        self._answer(
+            200, {"http_options": http_options, "applications": {"default": {"deployments": {"Pipeline": pipeline}}}}
+        )
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _answer(self, status: int, body: object) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write((body if isinstance(body, str) else json.dumps(body)).encode())
+
+
+@pytest.fixture
+def dashboard() -> Iterator[str]:
+    _Ray.asked.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Ray) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_scale_asks_the_dashboard(dashboard: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("scale", "3", "--dashboard", dashboard) == 0
+    path = "/api/v1/applications/default/deployments/Pipeline/scale"
+    assert _Ray.asked == [(path, {"target_num_replicas": 3})]
+    assert run("scale", "3", "--dashboard", dashboard, "--application", "other") == 2
+    assert capsys.readouterr().err == "error: Ray's dashboard refuses: Application or Deployment not found\n"
+
+
+def test_status_shows_replicas(dashboard: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("status", "--dashboard", dashboard) == 0
+    out = capsys.readouterr().out
+    assert "1 of 3 (1 starting)" in out
+    assert "cannot be reached from here" in out
+    assert "small, plan 1x1+0: 3 of 600 chunks late" in out
+
+
+def test_no_dashboard_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("status", "--dashboard", "http://127.0.0.1:9") == 2
+    assert "no Ray dashboard at http://127.0.0.1:9" in capsys.readouterr().err
+    assert run("scale", "1", "--dashboard", "127.0.0.1:8265") == 2
+    assert "must begin with http://" in capsys.readouterr().err

@@ -1,0 +1,24 @@
+"""A pipeline without processes, for clusters whose GPUs are numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ray import serve
+
+from actors.session import Session
+from actors.topology import Profile
+
+
+class StubPipeline:
+    """Takes the place of `deploy.pipeline.Pipeline`."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._name = serve.get_replica_context().replica_id.unique_id
+
+    async def session(self, session: Session) -> AsyncIterator[dict[str, Any]]:
+        """Runs until it is cancelled."""
+        yield {"state": "running", "reason": "started", "stage": None, "pipeline": self._name}
+        await asyncio.Event().wait()

@@ -1,0 +1,180 @@
+"""Several hosts with GPUs that are numbers: the real application, Serve and dashboard; pipelines that do nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+import pytest
+
+from deploy.dashboard import Dashboard
+from deploy.planning.cluster import ISLAND_LABEL
+from deploy.planning.scaling import PIPELINE
+from deploy.settings import free_ports
+from deploy.up import ENVIRONMENT
+from tests.deploy.conftest import Application, wait_for
+from tests.deploy.stub_pipeline import StubPipeline
+from tests.deploy.test_webhook import ACCESS, event, sign
+
+HOSTS, GPUS, ISLAND = 3, 8, 4
+PROFILE = """
+model: reference-57b
+device: cuda
+dtype: bfloat16
+precision: fp8
+cpus: 0.01
+plan: {pipeline: 3, sequence: 1, decoder: 1}
+"""
+SLOW = 120.0  # seconds, for Serve to start what is asked for
+
+
+@dataclass
+class Hosts(Application):
+    """The application on a cluster."""
+
+    dashboard: Dashboard
+    cluster: Any
+    others: list[Any]
+
+    def health(self) -> dict[str, Any]:
+        """Of the application."""
+        return self.request("GET", "/healthz")
+
+    def scale(self, pipelines: int, wait: bool = True) -> None:
+        """Through the dashboard's API."""
+        self.dashboard.scale(pipelines, "default", PIPELINE)
+        if wait:
+            wait_for(lambda: self.replicas() == {"RUNNING": pipelines}, f"never {pipelines} pipelines", SLOW)
+
+    def replicas(self) -> dict[str, int]:
+        """By state."""
+        return next(d.replicas for d in self.dashboard.deployments() if d.name == PIPELINE)
+
+    def talk(self) -> dict[str, Any]:
+        """A session that runs."""
+        session = self.open_session("amara")
+        claims = jwt.decode(session["participant_token"], ACCESS.secret, algorithms=["HS256"])
+        self.join(session["room_name"], claims["sub"])
+        wait_for(lambda: self.state(session) == "RUNNING", "it does not start")
+        return session
+
+    def join(self, room: str, identity: str) -> None:
+        """As the LiveKit server would tell it."""
+        told = json.loads(event(f"EV_{room}", int(time.time())))
+        told["room"]["name"], told["participant"]["identity"] = room, identity
+        raw = json.dumps(told).encode()
+        request = urllib.request.Request(f"{self.address}/livekit/webhook", raw, {"authorization": sign(raw)})
+        urllib.request.urlopen(request, timeout=60).close()
+
+    def hang_up(self, session: dict[str, Any]) -> None:
+        """Its user leaves."""
+        self.request("DELETE", f"/v1/sessions/{session['id']}")
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Three hosts of eight GPUs in two islands each, one pipeline."""
+    os.environ.update(ENVIRONMENT | {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"})
+    import ray
+    from ray import cloudpickle
+    from ray.cluster_utils import Cluster
+
+    if ray.is_initialized():
+        ray.shutdown()
+    from ray import serve
+
+    from deploy import app
+    from tests.deploy import stub_pipeline
+
+    profile = tmp_path_factory.mktemp("cluster") / "57b.yaml"
+    profile.write_text(PROFILE)
+    port, memory = free_ports(18200, 1), {"object_store_memory": 100 << 20}
+    settings = {"profile": str(profile), "http_port": port, "livekit_port": free_ports(17900), "grace_s": 3600}
+    dashboard = {"include_dashboard": True, "dashboard_port": free_ports(18265, 1)}
+    kind, label = {"accelerator_type:H200": 1}, {ISLAND_LABEL: str(ISLAND)}
+    host = {"num_cpus": 1, "num_gpus": GPUS, "resources": kind, "labels": label, **memory}
+    cluster = Cluster(initialize_head=True, head_node_args=host | dashboard)
+    with pytest.MonkeyPatch.context() as patch:
+        for key in ("key", "secret"):
+            patch.setenv(f"LIVEKIT_API_{key.upper()}", getattr(ACCESS, key))
+        patch.setattr(app, "Pipeline", StubPipeline)
+        cloudpickle.register_pickle_by_value(stub_pipeline)
+        try:
+            ray.init(address=cluster.address, log_to_driver=False)
+            serve.start(http_options={"host": "127.0.0.1", "port": port})
+            serve.run(app.build(settings), external_scaler_enabled=True)
+            page = f"http://{cluster.head_node.address_info['webui_url']}"
+            # Added only now, so that the ingress and the media server are on the first, which stays.
+            others = [cluster.add_node(**host) for _ in range(HOSTS - 1)]
+            yield Hosts(f"http://127.0.0.1:{port}", serve, Dashboard(page), cluster, others)
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+            cluster.shutdown()
+            cloudpickle.unregister_pickle_by_value(stub_pipeline)
+
+
+def test_scaling_under_live_sessions_cuts_none(hosts: Hosts) -> None:
+    first = hosts.talk()
+    hosts.scale(3)
+    sessions = [first, hosts.talk(), hosts.talk()]
+    hosts.scale(1, wait=False)
+    wait_for(lambda: hosts.replicas() == {"RUNNING": 1, "STOPPING": 2}, "nobody was told to go")
+    time.sleep(3)
+    assert [hosts.state(s) for s in sessions] == ["RUNNING"] * 3
+    assert hosts.health()["pipelines"] == 3, "each session keeps its seat, and nobody else gets one"
+    for session in sessions:
+        hosts.hang_up(session)
+    wait_for(lambda: hosts.replicas() == {"RUNNING": 1}, "who has finished does not go", SLOW)
+    wait_for(lambda: hosts.health()["pipelines"] == 1, "a seat too many")
+
+
+def test_sessions_fill_the_islands_and_move_from_a_host_that_is_gone(hosts: Hosts) -> None:
+    import ray
+
+    wait_for(lambda: hosts.health()["room"] == 6, "the hosts are not seen")
+    hosts.scale(7, wait=False)
+    wait_for(lambda: hosts.replicas().get("RUNNING") == 6, "not six", SLOW)
+    told = wait_for(lambda: hosts.health()["shortfall"], "the seventh is not missed")
+    assert told == "7 pipelines are asked for and the cluster has room for 6: 1 cannot start"
+    hosts.scale(6)
+    groups = [g for g in ray.util.placement_group_table().values() if g["state"] == "CREATED"]
+    per_host = Counter(tuple({*group["bundles_to_node_id"].values()}) for group in groups)
+    assert sorted(per_host.values()) == [2, 2, 2]
+    assert all(len(nodes) == 1 for nodes in per_host), "every pipeline is within one host"
+
+    sessions = [hosts.talk() for _ in range(6)]
+    hosts.request("POST", "/token", {"room_name": "lobby", "participant_identity": "late"})
+    hosts.join("lobby", "late")
+    assert hosts.health()["queued"] == 1
+    left = time.monotonic()
+    hosts.hang_up(sessions.pop())
+    wait_for(lambda: hosts.health()["queued"] == 0, "the seventh does not get in")
+    took = time.monotonic() - left
+    print(f"\nthe seventh started {took:.2f} s after a departure")
+    assert took < 2
+    assert hosts.health()["running"] == 6
+
+    for session in sessions[:3]:
+        hosts.hang_up(session)
+    wait_for(lambda: hosts.health()["running"] == 3, "they do not end")
+    began = time.monotonic()
+    hosts.cluster.remove_node(hosts.others.pop(), allow_graceful=False)
+    wait_for(lambda: hosts.health()["room"] == 4, "the host is not missed", SLOW)
+    wait_for(lambda: hosts.health()["running"] == 3, "its sessions do not move", SLOW)
+    print(f"all sessions ran again {time.monotonic() - began:.1f} s after a host had been killed")
+    assert [hosts.state(s) for s in sessions[3:]] == ["RUNNING"] * 2
+
+    for session in sessions[3:]:
+        hosts.hang_up(session)
+    late = hosts.request("POST", "/token", {"room_name": "lobby", "participant_identity": "late"})
+    assert late["participant_token"], "who came late still talks"
+    hosts.scale(0, wait=False)
+    wait_for(lambda: ray.available_resources().get("GPU") == (HOSTS - 1) * GPUS, "a GPU is stranded", SLOW)

@@ -1,0 +1,114 @@
+"""fill_halo: the reference against plain operations, the kernel against the reference."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kernels.halo import Cache, Sum, fill_halo, fill_halo_reference, fill_halo_triton
+
+H, W, C = 4, 6, 12  # no power of two, and a height and width to halve
+
+
+def noise(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def sums(layout, t, c=C):
+    """A sum of t frames with bias and residual, and its value by plain operations."""
+    residual = noise(t, H, W, c, seed=1)
+    if layout == "plain":
+        branch, bias = noise(t, H, W, c, seed=2), noise(c, seed=3)
+        value = branch + bias
+    elif layout == "frames":
+        branch, bias = noise(t // 2, H, W, 2 * c, seed=2), noise(2 * c, seed=3)
+        value = (branch + bias).view(t // 2, H, W, 2, c).movedim(3, 1).reshape(t, H, W, c)
+    else:
+        branch, bias = noise(t, H // 2 + 1, W // 2 + 1, 4 * c, seed=2), noise(c, seed=3)
+        value = torch.empty(t, H, W, c)
+        for y in range(H):
+            for x in range(W):
+                group = 2 * (y % 2) + x % 2
+                value[:, y, x] = branch[:, y // 2 + y % 2, x // 2 + x % 2, group * c : (group + 1) * c] + bias
+    return Sum(branch, bias, residual, layout), value + residual
+
+
+def caches(kind, c=C):
+    if kind is None:
+        return None
+    data, span = noise(3, 2, H, W, c, seed=5), None
+    if kind == "compact":
+        data = torch.randint(0, 256, data.shape, generator=torch.Generator().manual_seed(5)).to(torch.uint8)
+        span = noise(3, 2, H, W, 2, seed=6).abs() * 0.01
+    return Cache(data, span)
+
+
+@pytest.mark.parametrize(("layout", "t"), [("plain", 1), ("plain", 4), ("frames", 2), ("pixels", 1), ("pixels", 4)])
+@pytest.mark.parametrize("cached", [False, True])
+def test_reference_is_cat_pad_norm_silu(layout, t, cached):
+    x, value = sums(layout, t)
+    assert x.shape == value.shape
+    torch.testing.assert_close(x.value(), value)
+    gamma = noise(C, seed=4)
+    wanted = F.silu(F.normalize(value, dim=-1) * C**0.5 * gamma)
+    past = 2 if cached else 0
+    halo, total = torch.zeros(past + t, H + 2, W + 2, C), torch.empty_like(value)
+    cache = caches("exact") if cached else None
+    before = None if cache is None else cache.data.clone()
+    fill_halo(x, halo, gamma=gamma, cache=cache, slot=torch.tensor(1), total=total)
+    torch.testing.assert_close(total, value)
+    if before is not None:
+        wanted = torch.cat((before[1], wanted))
+        torch.testing.assert_close(cache.data[1], wanted[-2:])
+        assert torch.equal(cache.data[0], before[0]) and torch.equal(cache.data[2], before[2])
+    torch.testing.assert_close(halo, F.pad(wanted, (0, 0, 1, 1, 1, 1)))
+
+
+def test_compact_cache_is_off_by_half_a_step_at_most():
+    frames = noise(4, H, W, C) * 3
+    cache = Cache(torch.zeros(2, 2, H, W, C, dtype=torch.uint8), torch.zeros(2, 2, H, W, 2))
+    cache.write(1, frames)
+    step = (frames.amax(-1, keepdim=True) - frames.amin(-1, keepdim=True))[-2:] / 255
+    assert ((cache.read(1) - frames[-2:]).abs() <= step * 0.501).all()
+    newest = cache.read(1)[1]
+    cache.write(1, frames[:1])
+    assert torch.equal(cache.read(1)[0], newest)
+    assert cache.read(0).abs().max() == 0
+
+
+@pytest.mark.parametrize(("layout", "t"), [("plain", 1), ("plain", 4), ("frames", 2), ("pixels", 1), ("pixels", 2)])
+@pytest.mark.parametrize("kind", [None, "exact", "compact"])
+@pytest.mark.parametrize("mode", ["norm silu", "norm", "copy"])
+def test_kernel_equals_reference(device, layout, t, kind, mode):
+    x, _ = sums(layout, t)
+    x = Sum(*(part.to(device) for part in x[:3]), layout)
+    gamma = None if mode == "copy" else noise(C, seed=4).to(device)
+    border = 1 if mode == "norm silu" else 0
+    results = []
+    for fill in (fill_halo_reference, fill_halo_triton):
+        cache = caches(kind)
+        cache = None if cache is None else Cache(*(None if part is None else part.to(device) for part in cache))
+        halo = torch.full(((0 if cache is None else 2) + t, H + 2 * border, W + 2 * border, C), 7.0, device=device)
+        total = torch.zeros(t, H, W, C, device=device)
+        slot = torch.tensor(1, device=device)
+        fill(x, halo, gamma=gamma, silu=mode == "norm silu", cache=cache, slot=slot, total=total)
+        results.append((halo, total, cache))
+    (halo, total, cache), (halo2, total2, cache2) = results
+    torch.testing.assert_close(halo2, halo, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(total2, total)
+    if cache is not None:
+        wrong = (cache.data.float() - cache2.data.float()).abs()
+        # The same sums in another order may cross the border between two codes.
+        assert wrong.max() <= (1 if kind == "compact" else 1e-5)
+        assert (wrong > 1e-5).float().mean() < 0.01
+        if kind == "compact":
+            torch.testing.assert_close(cache2.span, cache.span, rtol=1e-4, atol=1e-6)
+
+
+def test_kernel_with_more_channels_than_a_tile_and_many_tiles(device):
+    x = Sum(noise(2, 5, 70, 96).to(device))
+    halos = [torch.zeros(4, 7, 72, 96, device=device) for _ in range(2)]
+    cache = Cache(torch.zeros(1, 2, 5, 70, 96, device=device))
+    slot, gamma = torch.tensor(0, device=device), torch.ones(96, device=device)
+    fill_halo_reference(x, halos[0], gamma=gamma, cache=Cache(cache.data.clone()), slot=slot)
+    fill_halo_triton(x, halos[1], gamma=gamma, silu=True, cache=cache, slot=slot, total=None)
+    torch.testing.assert_close(halos[1], halos[0], rtol=1e-5, atol=1e-5)
