@@ -46,6 +46,11 @@ function letThrough(receiver) {
   }
 }
 
+/** A text that the end of a connection cuts off got no receipt, so it is sent again. */
+function unlessCut(error) {
+  if (error?.name !== "DataStreamError") throw error;
+}
+
 export class Call {
   #room = null;
   #character = null;
@@ -106,8 +111,8 @@ export class Call {
       .on(E.Reconnecting, () => this.#on.connection(false))
       .on(E.Reconnected, () => this.#on.connection(true))
       .on(E.Disconnected, (reason) => this.#lost(room, reason));
-    room.registerTextStreamHandler("lk.transcription", (reader, who) => this.#caption(reader, who));
-    room.registerTextStreamHandler("characters.notice", (reader) => this.#notice(reader));
+    room.registerTextStreamHandler("lk.transcription", (reader, who) => this.#caption(reader, who).catch(unlessCut));
+    room.registerTextStreamHandler("characters.notice", (reader) => this.#notice(reader).catch(unlessCut));
     try {
       await room.connect(url, token);
     } catch (error) {

@@ -51,7 +51,7 @@ class Hosts(Application):
         """Through the dashboard's API."""
         self.dashboard.scale(pipelines, "default", PIPELINE)
         if wait:
-            wait_for(lambda: self.replicas() == {"RUNNING": pipelines}, f"never {pipelines} pipelines", SLOW)
+            wait_for(lambda: self.replicas().get("RUNNING") == pipelines, f"never {pipelines} pipelines", SLOW)
 
     def replicas(self) -> dict[str, int]:
         """By state."""

@@ -41,6 +41,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     command = [str(serve), "run", "--address", "local", "deploy.app:build", *settings]
     environment = os.environ | ENVIRONMENT | {"RAY_AUTH_MODE": "disabled"}
     log = folder / "log"
+    ours = "livekit-server.*|ray::.*|raylet"
+    before = set(processes(ours))  # of other tests
     with log.open("wb") as out, subprocess.Popen(command, env=environment, stdout=out, stderr=out) as server:
         try:
             application = Application(f"http://127.0.0.1:{HTTP_PORT}", None)
@@ -54,7 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
             except subprocess.TimeoutExpired:
                 server.kill()
     assert server.returncode == 0, log.read_text()
-    wait_for(lambda: not processes("livekit-server.*|ray::.*|raylet"), "something is still there")
+    wait_for(lambda: not set(processes(ours)) - before, "something is still there")
 
 
 def _pipelines(application: Application) -> int:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +143,7 @@ def test_livekit_takes_its_configuration(tmp_path: Path) -> None:
             server.kill()
 
 
-def test_the_dockerfile_is_sound() -> None:
-    hadolint = Path(sys.executable).with_name("hadolint")
-    subprocess.run([hadolint, CLUSTER / "Dockerfile"], check=True)
+def test_the_compose_files_name_stages_of_the_dockerfile() -> None:
     stages = [line.split()[-1] for line in (CLUSTER / "Dockerfile").read_text().splitlines() if line.startswith("FROM")]
     for name in ("compose.yaml", "compose.gpu.yaml"):
         assert f"torch-{read(name)['services']['characters']['build']['args']['FLAVOUR']}" in stages
