@@ -99,7 +99,7 @@ def seen_and_heard(gang: Gang) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     room = gang.call("publisher", "room")
     video, audio = list(room.video), list(room.audio)
     count = min(len(video), len(audio))
-    bright = np.array([luma > (DARK + BRIGHT) / 2 for _, _, luma in video[:count]])
+    bright = np.array([luma > (DARK + BRIGHT) / 2 for _, _, luma, _ in video[:count]])
     loud = np.array([peak > 0 for _, _, peak in audio[:count]])
     skew = np.array([v[0] - a[0] for v, a in zip(video, audio, strict=False)])
     return bright, loud, skew
