@@ -74,9 +74,9 @@ def split_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return paths
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ray_started() -> Iterator[None]:
-    """A local Ray with 4 CPUs and 4 pretended GPUs."""
+    """A local Ray with 4 CPUs and 4 pretended GPUs, gone before the next package's tests count processes and ports."""
     os.environ |= {
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,6 +17,9 @@ import pytest
 from deploy.up import ENVIRONMENT
 
 _FREE_SECONDS = 120.0
+# Every process started from here on inherits it.
+os.environ["CHARACTERS_TESTS"] = str(os.getpid())
+_MARK = f"CHARACTERS_TESTS={os.getpid()}".encode()
 
 
 @dataclass
@@ -81,24 +83,17 @@ def application() -> Iterator[Application]:
 
 
 def processes(pattern: str) -> list[int]:
-    """Our processes whose command matches from its beginning or last path component."""
+    """Those that these tests started, orphans too, whose command matches from its beginning or last path component."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            ours = _MARK in (folder / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if re.match(pattern, command.split(" ")[0].rsplit("/", 1)[-1]) and _is_ours(int(folder.name)):
+        if ours and re.match(pattern, command.split(" ")[0].rsplit("/", 1)[-1]):
             found.append(int(folder.name))
     return found
-
-
-def _is_ours(pid: int) -> bool:
-    """Whether a process descends from this one."""
-    parents = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
-    if not parents or parents in ("0", "1"):
-        return False
-    return int(parents) == os.getpid() or _is_ours(int(parents))
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = 30.0) -> Any:

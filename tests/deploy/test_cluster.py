@@ -1,18 +1,19 @@
-"""Several hosts with GPUs that are numbers: the real application, Serve and dashboard; pipelines that do nothing."""
+"""Several hosts with GPUs that are numbers: the real application, Serve, dashboard and media server, users in real
+rooms; pipelines that do nothing."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
+import threading
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-import jwt
 import pytest
+from livekit import rtc
 
 from deploy.dashboard import Dashboard
 from deploy.planning.cluster import ISLAND_LABEL
@@ -21,7 +22,6 @@ from deploy.settings import free_ports
 from deploy.up import ENVIRONMENT
 from tests.deploy.conftest import Application, wait_for
 from tests.deploy.stub_pipeline import StubPipeline
-from tests.deploy.test_webhook import ACCESS, event, sign
 
 HOSTS, GPUS, ISLAND = 3, 8, 4
 PROFILE = """
@@ -35,6 +35,37 @@ plan: {pipeline: 3, sequence: 1, decoder: 1}
 SLOW = 120.0  # seconds, for Serve to start what is asked for
 
 
+class Users:
+    """Participants of rooms, who say nothing."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._rooms: dict[str, rtc.Room] = {}
+
+    def join(self, name: str, url: str, token: str) -> None:
+        """Connect."""
+        self._rooms[name] = self._do(self._connect(url, token))
+
+    def leave(self, name: str) -> None:
+        """Disconnect."""
+        self._do(self._rooms.pop(name).disconnect())
+
+    def close(self) -> None:
+        """Everybody goes."""
+        for name in list(self._rooms):
+            self.leave(name)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _connect(self, url: str, token: str) -> rtc.Room:
+        room = rtc.Room(self._loop)
+        await room.connect(url, token)
+        return room
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+
 @dataclass
 class Hosts(Application):
     """The application on a cluster."""
@@ -42,6 +73,7 @@ class Hosts(Application):
     dashboard: Dashboard
     cluster: Any
     others: list[Any]
+    users: Users = field(default_factory=Users)
 
     def health(self) -> dict[str, Any]:
         """Of the application."""
@@ -60,22 +92,19 @@ class Hosts(Application):
     def talk(self) -> dict[str, Any]:
         """A session that runs."""
         session = self.open_session("amara")
-        claims = jwt.decode(session["participant_token"], ACCESS.secret, algorithms=["HS256"])
-        self.join(session["room_name"], claims["sub"])
+        self.users.join(session["room_name"], session["server_url"], session["participant_token"])
         wait_for(lambda: self.state(session) == "RUNNING", "it does not start")
         return session
 
-    def join(self, room: str, identity: str) -> None:
-        """As the LiveKit server would tell it."""
-        told = json.loads(event(f"EV_{room}", int(time.time())))
-        told["room"]["name"], told["participant"]["identity"] = room, identity
-        raw = json.dumps(told).encode()
-        request = urllib.request.Request(f"{self.address}/livekit/webhook", raw, {"authorization": sign(raw)})
-        urllib.request.urlopen(request, timeout=60).close()
+    def walk_in(self, room: str) -> None:
+        """A user who joins a room as LiveKit's own clients do, and waits there for the character."""
+        told = self.request("POST", "/token", {"room_name": room, "participant_identity": "late"})
+        self.users.join(room, told["server_url"], told["participant_token"])
 
     def hang_up(self, session: dict[str, Any]) -> None:
         """Its user leaves."""
         self.request("DELETE", f"/v1/sessions/{session['id']}")
+        self.users.leave(session["room_name"])
 
 
 @pytest.fixture(scope="module")
@@ -96,24 +125,25 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     profile = tmp_path_factory.mktemp("cluster") / "57b.yaml"
     profile.write_text(PROFILE)
     port, memory = free_ports(18200, 1), {"object_store_memory": 100 << 20}
-    settings = {"profile": str(profile), "http_port": port, "livekit_port": free_ports(17900), "grace_s": 3600}
+    settings = {"profile": str(profile), "http_port": port, "livekit_port": free_ports(17900), "grace_s": 1}
     dashboard = {"include_dashboard": True, "dashboard_port": free_ports(18265, 1)}
     kind, label = {"accelerator_type:H200": 1}, {ISLAND_LABEL: str(ISLAND)}
     host = {"num_cpus": 1, "num_gpus": GPUS, "resources": kind, "labels": label, **memory}
     cluster = Cluster(initialize_head=True, head_node_args=host | dashboard)
     with pytest.MonkeyPatch.context() as patch:
-        for key in ("key", "secret"):
-            patch.setenv(f"LIVEKIT_API_{key.upper()}", getattr(ACCESS, key))
         patch.setattr(app, "Pipeline", StubPipeline)
         cloudpickle.register_pickle_by_value(stub_pipeline)
         try:
             ray.init(address=cluster.address, log_to_driver=False)
-            serve.start(http_options={"host": "127.0.0.1", "port": port})
+            # These hosts share one machine: with a proxy on each, a request could be answered by one that is killed.
+            serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
             serve.run(app.build(settings), external_scaler_enabled=True)
             page = f"http://{cluster.head_node.address_info['webui_url']}"
             # Added only now, so that the ingress and the media server are on the first, which stays.
             others = [cluster.add_node(**host) for _ in range(HOSTS - 1)]
-            yield Hosts(f"http://127.0.0.1:{port}", serve, Dashboard(page), cluster, others)
+            hosts = Hosts(f"http://127.0.0.1:{port}", serve, Dashboard(page), cluster, others)
+            yield hosts
+            hosts.users.close()
         finally:
             serve.shutdown()
             ray.shutdown()
@@ -151,8 +181,7 @@ def test_sessions_fill_the_islands_and_move_from_a_host_that_is_gone(hosts: Host
     assert all(len(nodes) == 1 for nodes in per_host), "every pipeline is within one host"
 
     sessions = [hosts.talk() for _ in range(6)]
-    hosts.request("POST", "/token", {"room_name": "lobby", "participant_identity": "late"})
-    hosts.join("lobby", "late")
+    hosts.walk_in("lobby")
     assert hosts.health()["queued"] == 1
     left = time.monotonic()
     hosts.hang_up(sessions.pop())
@@ -174,7 +203,7 @@ def test_sessions_fill_the_islands_and_move_from_a_host_that_is_gone(hosts: Host
 
     for session in sessions[3:]:
         hosts.hang_up(session)
-    late = hosts.request("POST", "/token", {"room_name": "lobby", "participant_identity": "late"})
-    assert late["participant_token"], "who came late still talks"
+    wait_for(lambda: hosts.health()["running"] == 1, "who came late does not talk alone")
+    hosts.users.leave("lobby")
     hosts.scale(0, wait=False)
     wait_for(lambda: ray.available_resources().get("GPU") == (HOSTS - 1) * GPUS, "a GPU is stranded", SLOW)
