@@ -6,3 +6,6 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers are as many as the cores
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)

@@ -36,6 +36,7 @@ from characters.training.visemes import mouth_curves
 
 FAMILIES = ("hibari", "espeak", "flite", "silence")
 SHARES = {"hibari": 0.55, "espeak": 0.38, "silence": 0.07}
+ALIGNED = 200  # sentences that the aligner is fitted to
 
 ESPEAK_VOICES = (
     *("en", "en+f4", "en+m2", "en+klatt4", "en-gb-x-rp", "en-gb-scotland", "en-us", "en-us+f1", "en-us+f2", "en-us+f3"),
@@ -114,7 +115,7 @@ class _Voices:
         self._text = sentences(rng)
         self._hibari = HibariVoice()
         self._espeak: dict[str, EspeakVoice] = {}
-        examples = [s for _ in range(200) for s in self._hibari.speak(next(self._text))]
+        examples = [s for _ in range(ALIGNED) for s in self._hibari.speak(next(self._text))]
         self._aligner = Aligner(examples)
 
     def utterance(self, family: str) -> Utterance:

@@ -1,16 +1,19 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from characters.audio_features import SILENCE, log_mel
 from characters.speech import open_voice
+from characters.training import speech_corpus
 from characters.training.align import Aligner
 from characters.training.augment import augment_mel
 from characters.training.speech_corpus import FAMILIES, build
 
 
-def test_corpus_layout_and_repeatability(tmp_path: Path) -> None:
+def test_corpus_layout_and_repeatability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speech_corpus, "ALIGNED", 20)
     first, second = (np.load(build(tmp_path / name, minutes=0.6, seed=5)) for name in ("a", "b"))
     for key in ("mel", "mouth", "utterances"):
         np.testing.assert_array_equal(first[key], second[key])
