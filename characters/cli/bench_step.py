@@ -43,19 +43,15 @@ def step(
     soak: int | None,
 ) -> None:
     """Time a DiT step, chunk after chunk in captured graphs, for several seconds at the clock that the card holds."""
-    import dataclasses
-
     import torch
 
     from characters.bench.step import Job
-    from characters.model.config import load_model_config
+    from characters.model.config import load_model_config, with_context
     from characters.model.plan import GPU, check_gpus, parse_plan
 
     config, plan = load_model_config(model), parse_plan(plan_text)
     if context is not None:
-        if context <= config.sink:
-            raise UserError(f"--context is {context}; it must be more than the {config.sink} sink chunk(s)")
-        config = dataclasses.replace(config, ring=context - config.sink)
+        config = with_context(config, context, model)
     count = torch.cuda.device_count()
     if count == 0:
         raise UserError("bench step measures GPUs and PyTorch sees none")

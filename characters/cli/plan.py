@@ -22,12 +22,10 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
 
     A plan is kept if 99 % of its chunks are done within 166.7 ms. The best has the shortest turn; then the fewest GPUs.
     """
-    import dataclasses
-
     from rich.console import Console
     from rich.table import Table
 
-    from characters.model.config import load_model_config
+    from characters.model.config import load_model_config, with_context
     from deploy.planning.cluster import parse_cluster
     from deploy.planning.fleet import sessions_held
     from deploy.planning.plan import kept
@@ -36,9 +34,7 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
 
     config = load_model_config(model)
     if context is not None:
-        if context <= config.sink:
-            raise UserError(f"--context is {context}; model {model!r} needs at least {config.sink + 1}")
-        config = dataclasses.replace(config, ring=context - config.sink)
+        config = with_context(config, context, model)
     own = load_rates(str(rates)) if rates else None
     cluster = parse_cluster(gpus, {own.name.lower(): own} if own else None)
     verdicts = look(model, config, cluster, across_nodes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from omegaconf import MISSING
@@ -167,6 +167,17 @@ def load_model_config(name: str) -> ModelConfig:
     config = load_yaml(path, ModelConfig)
     check(config, str(path))
     return config
+
+
+def with_context(config: ModelConfig, context: int, name: str) -> ModelConfig:
+    """The same model with another context: chunks that a chunk attends to, those of the sink and itself among them.
+
+    Raises:
+        UserError: no room for a chunk beside the sink; `name` is the model's, for the message.
+    """
+    if context <= config.sink:
+        raise UserError(f"a context of {context} is too short; model {name!r} needs at least {config.sink + 1}")
+    return replace(config, ring=context - config.sink)
 
 
 def check(config: ModelConfig, where: str) -> None:

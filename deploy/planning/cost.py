@@ -41,7 +41,7 @@ class Links:
 
     Attributes:
         groups: between one pipeline group and the next.
-        decoder: between the last group and the decoder.
+        decoder: between the last group and the decoder, all of which is in one island.
     """
 
     groups: tuple[Link, ...] = ()
@@ -101,24 +101,28 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
         links: where the session's parts lie; all within one island if None.
 
     Raises:
-        UserError: a decoder whose time nobody knows, or a sequence group without NVLink.
+        UserError: a decoder whose time nobody knows, or a sequence group or a split decoder without NVLink.
     """
     links = links or Links(("island",) * (plan.pipeline - 1))
     measured = rates.models.get(name)
     if plan.sequence > 1 and rates.nvlink is None:
         raise UserError(f"{rates.name} has no NVLink, which a sequence group needs")
-    decoder = _decoder_ms(name, model, rates, measured)
+    if plan.decoder > 1 and rates.nvlink is None:
+        raise UserError(f"{rates.name} has no NVLink, which a decoder over several GPUs needs")
+    # Bands of rows: what they cost each other is in the rate, which was measured over two GPUs.
+    decoder = _decoder_ms(name, model, rates, measured) / max(plan.decoder, 1)
     parts = shards(plan, model)[:: plan.sequence]
     stages = []
     for p, part in enumerate(parts):
         layers = part.layers[1] - part.layers[0]
-        ms = _measured_dit(measured, model, plan, layers) if measured else _dit_ms(model, plan, rates, layers)
+        ms = _measured_dit(measured, model, plan, layers) if measured else share_ms(model, plan, rates, layers)
         if plan.sequence > 1:
             ms += _passes(model) * layers * _exchange_ms(model, plan.sequence, rates)
         if p < plan.pipeline - 1:
             ms += _hop_ms(part.rows * model.dit.dim * 2, links.groups[p], rates)
         elif plan.decoder:
-            ms += _hop_ms(2 * model.latent_channels * math.prod(model.latent_size), links.decoder, rates)
+            latent = 2 * model.latent_channels * math.prod(model.latent_size)
+            ms += _hop_ms(plan.decoder * latent, links.decoder, rates)
         stages.append(Stage(f"dit.{p}", ms))
     frames = FRAMES_PER_CHUNK * model.height * model.width * 1.5
     decoder += _hop_ms(frames, "host", rates)  # to the room's process, through the host's memory
@@ -144,6 +148,14 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
     )
 
 
+def share_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int) -> float:
+    """All that one GPU of a sequence group computes for a chunk in `layers` layers, without waiting for the others."""
+    rows = shard_rows(model.tokens, plan.sequence)
+    elementwise = _ms(rates.traffic.value * rows * model.dit.dim * layers / 1e9, rates.elementwise.value)
+    once = product_ms(model, plan, rates, layers) + attention_ms(model, plan, rates, layers) + elementwise
+    return _passes(model) * once
+
+
 def product_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int) -> float:
     """Matrix products of `layers` layers on one GPU of a sequence group, one pass."""
     dit, rows = model.dit, shard_rows(model.tokens, plan.sequence)
@@ -159,13 +171,6 @@ def attention_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: i
     flop = 4 * model.tokens * context * model.dit.dim * layers / plan.sequence
     rate = (rates.attention_fp8 or rates.attention_bf16).value
     return _ms(flop / 1e12 * (1 + rates.attention_heads.value / heads), rate)
-
-
-def _dit_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int) -> float:
-    rows = shard_rows(model.tokens, plan.sequence)
-    elementwise = _ms(rates.traffic.value * rows * model.dit.dim * layers / 1e9, rates.elementwise.value)
-    once = product_ms(model, plan, rates, layers) + attention_ms(model, plan, rates, layers) + elementwise
-    return _passes(model) * once
 
 
 def _measured_dit(measured: ModelTimes, model: ModelConfig, plan: ParallelPlan, layers: int) -> float:
@@ -205,7 +210,8 @@ def _memory(model: ModelConfig, plan: ParallelPlan, rates: Rates, parts: list[Sh
     shard = max(memory_bytes(part, model, precision) for part in parts)
     decoder = _SMALL_DECODER_BYTES
     if model.autoencoder.wan is not None:
-        decoder = _WAN_DECODER_WEIGHTS + _WAN_DECODER_STATE * model.height * model.width
+        pixels = model.height * model.width / max(plan.decoder, 1)
+        decoder = _WAN_DECODER_WEIGHTS + _WAN_DECODER_STATE * pixels
     return max(shard, decoder + RESERVED_BYTES) if plan.decoder else shard + decoder
 
 

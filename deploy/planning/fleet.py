@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
+from characters.model.plan import ParallelPlan
 from deploy.planning.cluster import Cluster, Gpu, Node
 from deploy.planning.cost import DEADLINE, Cost, Link, Links
 from deploy.planning.option import USABLE, Option
 
 Signature = tuple[int, ...]  # free GPUs of each island of a host
-# Of one host: the island of each pipeline group, and of the decoder, None without one.
+# Of one host: the island of each pipeline group, and of the decoder's GPUs, None without any.
 Packing = tuple[tuple[int, ...], int | None]
 
 _Island = tuple[str, int]  # host, number of the island there
@@ -36,19 +37,19 @@ class Placement:
     Attributes:
         option: the plan that it follows.
         groups: GPUs of each pipeline group.
-        decoder: its GPU; None if it shares the last group's.
+        decoder: its GPUs; none if it shares the last group's first.
         cost: with the links that the session got.
     """
 
     option: Option
     groups: tuple[tuple[Gpu, ...], ...]
-    decoder: Gpu | None
+    decoder: tuple[Gpu, ...]
     cost: Cost
 
     @property
     def gpus(self) -> list[Gpu]:
         """All of them."""
-        return [gpu for group in self.groups for gpu in group] + ([self.decoder] if self.decoder else [])
+        return [*(gpu for group in self.groups for gpu in group), *self.decoder]
 
 
 @dataclass(slots=True)
@@ -190,7 +191,7 @@ class Fleet:
             if start is None:
                 return None
             best = Gpu(start[0], start[1], self._free[start[0]][start[1]][0])
-        return Placement(option, ((best,),), None, option.cost)
+        return Placement(option, ((best,),), (), option.cost)
 
     def _place_whole(self, option: Option) -> Placement | None:
         found = [p for p in (self._in_one_node(option), self._over_nodes(option)) if p is not None]
@@ -200,9 +201,9 @@ class Fleet:
             if cost.p99 > DEADLINE:
                 continue
             left = {place: iter(self._free[place[0]][place[1]]) for place in {*islands, decoder} if place is not None}
-            size = option.plan.sequence
+            size, decoders = option.plan.sequence, option.plan.decoder
             groups = tuple(tuple(Gpu(*at, next(left[at])) for _ in range(size)) for at in islands)
-            last = Gpu(*decoder, next(left[decoder])) if decoder is not None else None
+            last = tuple(Gpu(*decoder, next(left[decoder])) for _ in range(decoders)) if decoder is not None else ()
             return Placement(option, groups, last, cost)
         return None
 
@@ -213,7 +214,7 @@ class Fleet:
         for (kind, signature), nodes in self._alike.items():
             if kind != option.kind or not nodes or (packing := pack(signature, *shape)) is None:
                 continue
-            after = _after(signature, packing, plan.sequence)
+            after = _after(signature, packing, shape)
             lost = _lost(signature, after, shape, self.across_nodes)
             rank = (lost, _crossings(packing), sum(signature))
             if best is None or rank < best[0]:
@@ -240,10 +241,10 @@ class Fleet:
             groups.append(at)
         decoder = None
         if plan.decoder:
-            decoder = self._leftover(option.kind, plan.sequence, taken, groups[-1])
+            decoder = self._leftover(option.kind, plan, taken, groups[-1])
             if decoder is None:
                 return None
-            self._count(taken, decoder, 1)
+            self._count(taken, decoder, plan.decoder)
         lost = -plan.pipeline
         for name, after in taken.items():
             before = self._signature(name)
@@ -259,14 +260,15 @@ class Fleet:
                     best = (free, sum(signature)), (name, i)
         return best[1] if best else None
 
-    def _leftover(self, kind: str, size: int, taken: dict[str, list[int]], near: _Island) -> _Island | None:
-        """A GPU that no group of `size` would miss; as near to `near` as there is one."""
-        best: tuple[tuple[bool, int, int], _Island] | None = None
+    def _leftover(self, kind: str, plan: ParallelPlan, taken: dict[str, list[int]], near: _Island) -> _Island | None:
+        """GPUs for the decoder that the fewest groups would miss; as near to `near` as there are such."""
+        best: tuple[tuple[int, int, int], _Island] | None = None
+        size = plan.sequence
         for name, signature in self._candidates(kind, taken):
             for i, free in enumerate(signature):
-                if free >= 1:
+                if free >= plan.decoder:
                     far = 0 if (name, i) == near else 1 if name == near[0] else 2
-                    rank = ((free - 1) // size < free // size, far, free)
+                    rank = (free // size - (free - plan.decoder) // size, far, free)
                     if best is None or rank < best[0]:
                         best = rank, (name, i)
         return best[1] if best else None
@@ -331,7 +333,7 @@ def pack(signature: Signature, sequence: int, pipeline: int, decoder: int) -> Pa
         return packings[0] if packings else None
 
     def rank(packing: Packing) -> tuple[int, int, int]:
-        after = _after(signature, packing, sequence)
+        after = _after(signature, packing, shape)
         return -capacity(after, *shape), -sum(free**2 for free in after), _crossings(packing)
 
     return min(packings, key=rank)
@@ -341,7 +343,7 @@ def pack(signature: Signature, sequence: int, pipeline: int, decoder: int) -> Pa
 def capacity(signature: Signature, sequence: int, pipeline: int, decoder: int) -> int:
     """Sessions that one host takes, one after another."""
     shape = (sequence, pipeline, decoder)
-    after = (_after(signature, packing, sequence) for packing in _packings(signature, *shape))
+    after = (_after(signature, packing, shape) for packing in _packings(signature, *shape))
     # What is left is the same host whatever the order of its islands.
     return max((1 + capacity(tuple(sorted(left)), *shape) for left in after), default=0)
 
@@ -367,22 +369,22 @@ def _packings(signature: Signature, sequence: int, pipeline: int, decoder: int) 
                 at = min(roomy, key=lambda i: (left[i] % sequence, left[i]))
             left[at] -= sequence
             groups.append(at)
-        spare = [i for i, free in enumerate(left) if free]
-        if decoder and not spare:
+        spare = [i for i, free in enumerate(left) if free >= decoder]
+        if not spare:
             continue
-        missed = {i: (left[i] - 1) // sequence < left[i] // sequence for i in spare}
+        missed = {i: left[i] // sequence - (left[i] - decoder) // sequence for i in spare}
         last = min(spare, key=lambda i: (missed[i], i != groups[-1], left[i])) if decoder else None
         found.append((tuple(groups), last))
     return found
 
 
-def _after(signature: Signature, packing: Packing, sequence: int) -> Signature:
+def _after(signature: Signature, packing: Packing, shape: tuple[int, int, int]) -> Signature:
     left = list(signature)
     groups, decoder = packing
     for at in groups:
-        left[at] -= sequence
+        left[at] -= shape[0]
     if decoder is not None:
-        left[decoder] -= 1
+        left[decoder] -= shape[2]
     return tuple(left)
 
 

@@ -83,7 +83,7 @@ def _splits(model: ModelConfig, gpus: int) -> list[ParallelPlan]:
         for sequence in range(1, gpus + 1)
         if model.dit.num_heads % sequence == 0
         for pipeline in range(1, min(gpus // sequence, MAX_PLACES - 3, model.dit.num_layers) + 1)
-        for decoder in (0, 1)
+        for decoder in ((0, 1, 2) if model.autoencoder.wan else (0, 1))  # over more nobody has measured one
         if pipeline * sequence + decoder <= gpus
     ]
 
@@ -102,8 +102,9 @@ def judge(
         check_plan(Profile(model=name, plan=split, device=rates.device), model)
     except UserError as error:
         return rejected(str(error).partition(": ")[2].partition(";")[0])
-    if split.sequence > island:
-        return rejected(f"a sequence group of {split.sequence} does not fit into an NVLink island of {island}")
+    for what, size in (("a sequence group", split.sequence), ("a decoder", split.decoder)):
+        if size > island:
+            return rejected(f"{what} of {size} does not fit into an NVLink island of {island}")
     cost = estimate(name, model, split, rates)
     room = USABLE * rates.memory.value
     if cost.memory > room:

@@ -4,15 +4,27 @@ import dataclasses
 
 import pytest
 
+from actors.topology import load_profile, plan_topology
 from characters.errors import UserError
-from characters.model.config import load_model_config
+from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import ParallelPlan
-from deploy.planning.cost import DEADLINE, LOOK_AHEAD, Cost, Links, attention_ms, estimate, product_ms
+from deploy.planning.cost import DEADLINE, LOOK_AHEAD, Cost, Links, attention_ms, estimate, product_ms, share_ms
 from deploy.planning.rates import Rates, load_rates, rates_names
 from tests.deploy.planning.known import LARGE
 
-# DESIGN.md, ceilings measured on H200: context, GPUs, sequence ms, pipeline ms a chunk.
-MEASURED = [
+# kernels/RESULTS.md, one GPU's share of a step: context, plan, ms of the step and of its bare products and attention;
+# the mean where there are several runs.
+SHARES = [
+    (9, (1, 3), 148.1, 141.0),
+    (5, (1, 3), 120.2, 116.6),
+    (9, (3, 1), 139.4, 134.0),
+    (5, (3, 1), 114.3, 109.0),
+    (4, (2, 1), 161.8, 152.2),
+]
+# The same, two GPUs at work: context, plan, ms between chunks.
+TOGETHER = [(5, (1, 2), 193.9), (5, (2, 1), 171.9), (4, (2, 1), 163.8)]
+# DESIGN.md, ceilings measured on H200 with stock kernels: context, GPUs, sequence ms, pipeline ms a chunk.
+STOCK = [
     (9, 2, 245, 222),
     (9, 3, 167, 151.5),
     (9, 4, 127, 115),
@@ -22,19 +34,53 @@ MEASURED = [
 ]
 
 
+def reference(context: int) -> ModelConfig:
+    return with_context(load_model_config(LARGE), context, LARGE)
+
+
 def predict(context: int, plan: ParallelPlan, rates: Rates | None = None) -> Cost:
-    model = load_model_config(LARGE)
-    return estimate(LARGE, dataclasses.replace(model, ring=context - model.sink), plan, rates or load_rates("H200"))
+    return estimate(LARGE, reference(context), plan, rates or load_rates("H200"))
+
+
+def stock() -> Rates:
+    """An H200 with stock kernels: nothing fused, an exchange over NCCL with packing, the decoder eager."""
+    rates = load_rates("H200")
+    return dataclasses.replace(
+        rates,
+        traffic=dataclasses.replace(rates.traffic, value=153),
+        exchange=dataclasses.replace(rates.exchange or rates.traffic, value=54),
+        decoder=dataclasses.replace(rates.decoder, value=164),
+    )
 
 
 def slowest_dit(cost: Cost) -> float:
     return max(stage.ms for stage in cost.stages if stage.name.startswith("dit"))
 
 
-@pytest.mark.parametrize(("context", "gpus", "sequence", "pipeline"), MEASURED)
-def test_steps_are_predicted_within_a_tenth(context: int, gpus: int, sequence: float, pipeline: float) -> None:
-    of_sequence = slowest_dit(predict(context, ParallelPlan(1, gpus, 1)))
-    of_pipeline = slowest_dit(predict(context, ParallelPlan(gpus, 1, 1)))
+@pytest.mark.parametrize(("context", "split", "step", "floor"), SHARES)
+def test_a_gpus_share_is_predicted_within_three_percent(
+    context: int, split: tuple[int, int], step: float, floor: float
+) -> None:
+    model, plan, rates = reference(context), ParallelPlan(*split, 1), load_rates("H200")
+    layers = model.dit.num_layers // plan.pipeline
+    found = share_ms(model, plan, rates, layers)
+    bare = product_ms(model, plan, rates, layers) + attention_ms(model, plan, rates, layers)
+    print(f"C={context} {plan}: step {found:.1f} of {step}, floor {bare:.1f} of {floor} ms")
+    assert found == pytest.approx(step, rel=0.03)
+    assert bare == pytest.approx(floor, rel=0.03)
+
+
+@pytest.mark.parametrize(("context", "split", "ms"), TOGETHER)
+def test_gpus_together_are_predicted_within_three_percent(context: int, split: tuple[int, int], ms: float) -> None:
+    found = slowest_dit(predict(context, ParallelPlan(*split, 1)))
+    print(f"C={context} {split}: {found:.1f} of {ms} ms")
+    assert found == pytest.approx(ms, rel=0.03)
+
+
+@pytest.mark.parametrize(("context", "gpus", "sequence", "pipeline"), STOCK)
+def test_stock_kernels_are_predicted_within_a_tenth(context: int, gpus: int, sequence: float, pipeline: float) -> None:
+    of_sequence = slowest_dit(predict(context, ParallelPlan(1, gpus, 1), stock()))
+    of_pipeline = slowest_dit(predict(context, ParallelPlan(gpus, 1, 1), stock()))
     print(
         f"C={context} n={gpus}: sequence {of_sequence:.1f} of {sequence}, pipeline {of_pipeline:.1f} of {pipeline} ms"
     )
@@ -42,24 +88,38 @@ def test_steps_are_predicted_within_a_tenth(context: int, gpus: int, sequence: f
     assert of_pipeline == pytest.approx(pipeline, rel=0.10)
 
 
-def test_the_decoder_is_predicted_within_a_tenth() -> None:
-    decoder = next(stage for stage in predict(9, ParallelPlan(1, 3, 1)).stages if stage.name == "decoder")
-    assert decoder.ms == pytest.approx(159, rel=0.10)
+@pytest.mark.parametrize(("rates", "ms"), [(stock(), 159.0), (load_rates("H200"), 2 * 33.4)])
+def test_the_decoder_is_predicted_within_a_tenth(rates: Rates, ms: float) -> None:
+    """Ours has been measured over two GPUs only, each with half of the rows."""
+    decoder = next(stage for stage in predict(9, ParallelPlan(1, 3, 1), rates).stages if stage.name == "decoder")
+    assert decoder.ms == pytest.approx(ms, rel=0.10)
 
 
 def test_bfloat16_is_predicted_within_a_tenth() -> None:
-    """247 ms, of computing alone: on one GPU without an exchange, a third of all layers is the same work."""
-    rates = dataclasses.replace(load_rates("H200"), gemm_fp8=None, attention_fp8=None)
+    """247 ms, of computing alone, stock kernels: on one GPU without an exchange, a third of all layers is the same."""
+    rates = dataclasses.replace(stock(), gemm_fp8=None, attention_fp8=None)
     assert slowest_dit(predict(9, ParallelPlan(3, 1, 1), rates)) == pytest.approx(247, rel=0.10)
 
 
-@pytest.mark.parametrize(("context", "plan", "floor"), [(9, (1, 3), 137), (9, (3, 1), 132), (5, (3, 1), 107)])
-def test_the_floor_of_products_and_attention(context: int, plan: tuple[int, int], floor: float) -> None:
-    model = dataclasses.replace(load_model_config(LARGE), ring=context - 1)
-    split, rates = ParallelPlan(*plan, 1), load_rates("H200")
-    layers = model.dit.num_layers // split.pipeline
-    found = product_ms(model, split, rates, layers) + attention_ms(model, split, rates, layers)
+@pytest.mark.parametrize(("context", "split", "floor"), [(9, (1, 3), 137), (9, (3, 1), 132), (5, (3, 1), 107)])
+def test_the_floor_of_stock_operands(context: int, split: tuple[int, int], floor: float) -> None:
+    model, plan = reference(context), ParallelPlan(*split, 1)
+    layers = model.dit.num_layers // plan.pipeline
+    found = product_ms(model, plan, stock(), layers) + attention_ms(model, plan, stock(), layers)
     assert found == pytest.approx(floor, rel=0.10)
+
+
+@pytest.mark.parametrize("name", ["h200x2", "h200x3", "h200x4"])
+def test_what_ships_for_the_h200_is_in_time_at_p99(name: str) -> None:
+    topology = plan_topology(load_profile(name))
+    cost = estimate(topology.profile.model, topology.model, topology.profile.plan, load_rates("H200"))
+    print(f"{name}: {cost.chunk:.1f} ms, p99 {cost.p99:.1f} ms")
+    assert cost.p99 <= DEADLINE
+
+
+def test_a_measured_median_just_inside_the_deadline_is_too_slow() -> None:
+    """pipeline=2 was seen at 163.8 ms with a context of 4: no p99 that anybody has measured fits into what is left."""
+    assert predict(4, ParallelPlan(2, 1, 1)).p99 > DEADLINE
 
 
 def test_the_small_model_costs_what_was_measured() -> None:

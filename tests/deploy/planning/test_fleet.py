@@ -24,7 +24,8 @@ def check(fleet: Fleet, cluster: Cluster) -> None:
         for group in placement.groups:
             assert len({gpu[:2] for gpu in group}) == 1, "a sequence group lies within one island"
             assert len(set(group)) == plan.sequence
-        assert (placement.decoder is not None) == bool(plan.decoder)
+        assert len(placement.decoder) == plan.decoder
+        assert len({gpu[:2] for gpu in placement.decoder}) <= 1, "a decoder too"
         if not fleet.across_nodes:
             assert len({gpu.node for gpu in placement.gpus}) == 1
         shared.update(placement.gpus) if placement.option.shares else whole.update(placement.gpus)
@@ -99,7 +100,7 @@ def test_books_balance_whatever_happens(seed: int) -> None:
     islands = rng.choice([(8,), (4, 4), (2, 2, 2, 2), (1, 1), (6,)])
     cluster = parse_cluster(f"{rng.randint(1, 6)}x{sum(islands)}xH200/{islands[0]}")
     fleet = Fleet(cluster, across_nodes=rng.random() < 0.5)
-    options = [option(3, 1, 1), option(1, 4, 1), option(2, 2, 1), small(), option(6, 1, 1)]
+    options = [option(3, 1, 1), option(1, 4, 1), option(2, 2, 1), small(), option(6, 1, 1), option(1, 5, 2)]
     seated: set[str] = set()
     down: set[str] = set()
     for step in range(150):
@@ -137,8 +138,8 @@ def seatings(free: tuple[int, ...], job: Job) -> set[tuple[int, ...]]:
         if left >= group:
             after = [*free[:i], left - group, *free[i + 1 :]]
             for j in range(len(after)) if decoder else (-1,):
-                if j < 0 or after[j]:
-                    found.add(tuple(sorted(n - (k == j) for k, n in enumerate(after))))
+                if j < 0 or after[j] >= decoder:
+                    found.add(tuple(sorted(n - decoder * (k == j) for k, n in enumerate(after))))
     return found
 
 
@@ -170,26 +171,32 @@ def use(islands: tuple[int, ...], jobs: list[Job]) -> int:
 def test_one_plan_uses_what_an_offline_optimum_uses() -> None:
     """Brute force over every way to seat as many sessions of one plan as can be, on all small hosts."""
     used = best = 0
-    for group in (1, 2, 4):
+    for group, decoder in ((1, 1), (2, 1), (4, 1), (2, 2)):
         for islands in {tuple(sorted(c)) for n in (1, 2) for c in combinations([2, 3, 4, 5, 6, 7, 8] * 2, n)}:
-            jobs = [(group, 1)] * (sum(islands) // (group + 1))
+            jobs = [(group, decoder)] * (sum(islands) // (group + decoder))
             used, best = used + use(islands, jobs), best + optimum(islands, tuple(jobs))
     print(f"one plan: {used} of {best} GPUs, {used / best:.2%}")
     assert used >= 0.97 * best
 
 
 def test_mixed_plans_are_seated_as_well_as_their_order_allows() -> None:
-    """Nobody who fits is turned away for somebody who might come, which alone costs some percent against hindsight."""
-    rng = random.Random(5)
+    """The offline optimum knows who will come, and like us turns nobody away who fits.
+
+    One that may turn people away for others who come later does some percent better. No choice of place makes up for
+    that: the optimum in the order of arrival is as far behind it.
+    """
     used = best = hindsight = 0
-    for _ in range(60):
-        islands = tuple(sorted(rng.choice((2, 4, 8)) for _ in range(rng.randint(1, 3))))
-        jobs = [rng.choice([(1, 1), (2, 1), (4, 1), (2, 0)]) for _ in range(6)]
-        used += use(islands, jobs)
-        best += optimum(islands, tuple(jobs), in_order=True)
-        hindsight += optimum(islands, tuple(sorted(jobs)))
-    print(f"mixed plans: {used} GPUs; {best} can be used in this order, {hindsight} with hindsight")
-    assert used >= 0.97 * best
+    for seed in (4, 5):
+        rng = random.Random(seed)
+        for _ in range(30):
+            islands = tuple(sorted(rng.choice((2, 4, 8)) for _ in range(rng.randint(1, 3))))
+            jobs = [rng.choice([(1, 1), (2, 1), (4, 1), (2, 0)]) for _ in range(6)]
+            used += use(islands, jobs)
+            best += optimum(islands, tuple(jobs), in_order=True)
+            hindsight += optimum(islands, tuple(sorted(jobs)))
+    share = f"{used / best:.2%} and {used / hindsight:.2%}"
+    print(f"mixed plans: {used} GPUs; {best} can be used in this order, {hindsight} with hindsight: {share}")
+    assert used >= 0.99 * best
     assert used >= 0.95 * hindsight
 
 
