@@ -2,7 +2,7 @@
 
     python -m actors.bench_pipeline --profile laptop --chunks 200
     python -m actors.bench_pipeline --profile h200x4 --chunks 2000
-    python -m actors.bench_pipeline --profile h200x3 --set ring=3 --paced --kill
+    python -m actors.bench_pipeline --profile h200x3 --paced --kill
     python -m actors.bench_pipeline --profile h200x4 --switch          # fused and NCCL exchange in turn, no restart
 
 Without --paced a chunk leaves as soon as it is made, so its period is what the pipeline can do; with it frames leave at
@@ -220,6 +220,8 @@ def main() -> int:
             changed = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(arguments.set))
             model = str(Path(folder) / path.name)
             OmegaConf.save(changed, model)
+            if any(change.startswith(("ring=", "sink=")) for change in arguments.set):
+                profile = dataclasses.replace(profile, context=0)
         topology = plan_topology(dataclasses.replace(profile, model=model))
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # a Ray of its own, for this run only
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -5,6 +5,7 @@ The way of a chunk, for any plan:
     aligner --window--> dit.0 [--hidden--> dit.1 ...] --latent--> decoder --frames--> publisher
        `---------------------------------pcm---------------------------------------------^
 
+A decoder over several GPUs is as many roles: each is sent the latent, and the first, "decoder", sends the frames.
 Aligner and publisher share a process, the room's: the sound of a chunk never leaves it, and its voice bridge reaches
 both without a hop. The ring of the pcm edge is what bounds the chunks in flight from one end to the other.
 """
@@ -26,7 +27,7 @@ from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, SAMPLES_PER_CHUNK
 from characters.config import load_yaml
 from characters.errors import UserError, did_you_mean
 from characters.model.conditioning import AUDIO_TOKENS
-from characters.model.config import ModelConfig, load_model_config
+from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import BYTES, ParallelPlan, Shard, shards
 from characters.model.plan import check_plan as check_model_plan
 
@@ -62,6 +63,7 @@ class Profile:
     Attributes:
         model: name of a model config, or a path to one.
         plan: see `ParallelPlan`.
+        context: chunks that a chunk attends to; 0 = as the model's config says.
         device: "cpu" or "cuda".
         dtype: of latents on their way, "bfloat16" or "float32".
         precision: of the DiT's matrix products and KV cache, "bf16" (the model's own dtype) or "fp8".
@@ -77,6 +79,7 @@ class Profile:
 
     model: str = MISSING
     plan: ParallelPlan = field(default_factory=ParallelPlan)
+    context: int = 0
     device: str = "cpu"
     dtype: str = "float32"
     precision: str = "bf16"
@@ -97,8 +100,8 @@ class Profile:
             raise ValueError(f"precision must be bf16 or fp8, not {self.precision!r}")
         if not (0 < self.gpus < 1 or self.gpus == 1):
             raise ValueError("gpus must be 1 or a share of one GPU between 0 and 1")
-        if self.cpus < 0 or self.threads < 1 or self.flight < 0:
-            raise ValueError("cpus and flight must not be negative, threads must be at least 1")
+        if min(self.cpus, self.flight, self.context) < 0 or self.threads < 1:
+            raise ValueError("cpus, flight and context must not be negative, threads must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +113,14 @@ class Role:
         kind: "aligner", "dit", "decoder" or "publisher".
         place: which of a header's stamps are its own; places count along the way of a chunk.
         shard: part of the DiT; None for other roles.
+        band: of the picture, from the top, that a decoder has; 0 for other roles.
     """
 
     name: str
     kind: str
     place: int
     shard: Shard | None = None
+    band: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,22 +229,27 @@ def plan_topology(profile: Profile) -> Topology:
         UserError: unknown model, or a plan that its sizes or its sampler do not allow.
     """
     model = load_model_config(profile.model)
+    if profile.context:
+        model = with_context(model, profile.context, profile.model)
     check_plan(profile, model)
     plan = profile.plan
     parts = [Role(f"dit.{shard.stage}.{shard.rank}", "dit", 1 + shard.stage, shard) for shard in shards(plan, model)]
     groups = [parts[i : i + plan.sequence] for i in range(0, len(parts), plan.sequence)]
     last = groups[-1][0]
-    decoder = Role("decoder", "decoder", 1 + plan.pipeline)
+    decoders = [
+        Role(f"decoder.{band}" if band else "decoder", "decoder", 1 + plan.pipeline, band=band)
+        for band in range(max(plan.decoder, 1))
+    ]
     aligner, publisher = Role("aligner", "aligner", 0), Role("publisher", "publisher", 2 + plan.pipeline)
 
     cpu = {"CPU": profile.cpus} if profile.cpus else {"CPU": 0.001}
     model_bundle = {**cpu, "GPU": profile.gpus} if profile.device == "cuda" else cpu
     stages = [Stage("room", (aligner, publisher), cpu, "cpu")]
     for role in parts:
-        roles = (role, decoder) if role == last and not plan.decoder else (role,)
+        roles = (role, *decoders) if role == last and not plan.decoder else (role,)
         stages.append(Stage(role.name, roles, model_bundle, profile.device))
     if plan.decoder:
-        stages.append(Stage("decoder", (decoder,), model_bundle, profile.device))
+        stages += [Stage(role.name, (role,), model_bundle, profile.device) for role in decoders]
 
     stage_of = {role.name: stage for stage in stages for role in stage.roles}
     edges: list[Edge] = []
@@ -257,8 +267,10 @@ def plan_topology(profile: Profile) -> Topology:
     for group, following in pairwise(groups):
         for role, target in zip(group, following, strict=True):
             join(role, target, "hidden", hidden)
-    join(last, decoder, "latent", latent)
-    join(decoder, publisher, "frames", TensorSpec((FRAMES_PER_CHUNK, model.height * 3 // 2, model.width), "uint8"))
+    for role in decoders:
+        join(last, role, "latent", latent)
+    frames = TensorSpec((FRAMES_PER_CHUNK, model.height * 3 // 2, model.width), "uint8")
+    join(decoders[0], publisher, "frames", frames)
     flight = profile.flight or plan.pipeline + 1 + min(plan.decoder, 1)
     join(aligner, publisher, "pcm", PCM, flight)
     return Topology(profile, model, tuple(stages), tuple(edges))
@@ -289,6 +301,6 @@ def check_plan(profile: Profile, model: ModelConfig) -> None:
     require(plan.pipeline + 3 <= MAX_PLACES, f"pipeline is at most {MAX_PLACES - 3}")
     require(model.height % 2 == 0 and model.width % 2 == 0, "I420 needs an even height and width")
     require(
-        plan.gpus == 1 or profile.device == "cpu" or profile.gpus == 1,
-        "a DiT that is split needs whole GPUs: set gpus to 1",
+        (plan.gpus == 1 and plan.decoder <= 1) or profile.device == "cpu" or profile.gpus == 1,
+        "a DiT or a decoder that is split needs whole GPUs: set gpus to 1",
     )

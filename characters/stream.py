@@ -49,14 +49,15 @@ class CharacterModel:
 
     Args:
         config: a checked model config.
-        dit, autoencoder: in eval mode, in one dtype, on one device. Where no chunk is generated the DiT may be on the
-            meta device.
+        dit, autoencoder: in eval mode, on one device. Where no chunk is generated the DiT may be on the meta device.
+
+    Attributes:
+        dtype: of the DiT and of latents.
     """
 
     def __init__(self, config: ModelConfig, dit: DiT, autoencoder: Autoencoder | WanVae) -> None:
         self.config, self.dit, self.autoencoder = config, dit, autoencoder
-        parameter = next(autoencoder.parameters())
-        self.device, self.dtype = parameter.device, parameter.dtype
+        self.device, self.dtype = next(autoencoder.parameters()).device, next(dit.parameters()).dtype
 
     @staticmethod
     def load(name: str = "small", device: str = "auto") -> CharacterModel:
@@ -88,8 +89,9 @@ class CharacterModel:
         expected = (self.config.height, self.config.width, 3)
         if portrait.shape != expected or portrait.dtype != np.uint8:
             raise UserError(f"the portrait must be uint8 {expected}, not {portrait.dtype} {portrait.shape}")
-        image = torch.from_numpy(portrait).to(self.device).permute(2, 0, 1)[None].to(self.dtype) / 255
-        return self.autoencoder.encode_image(image)
+        own = next(self.autoencoder.parameters()).dtype
+        image = torch.from_numpy(portrait).to(self.device).permute(2, 0, 1)[None].to(own) / 255
+        return self.autoencoder.encode_image(image).to(self.dtype)
 
 
 class Stream:

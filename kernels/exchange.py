@@ -16,26 +16,19 @@ All work of a step is on the device and of fixed shape, so that it can be captur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kernels.death_watch import DeathWatch, pids_of
+from kernels.breakable_group import BreakableGroup, ExchangeBroken
+from kernels.death_watch import DeathWatch
 from kernels.fp8 import FP8
-from kernels.group import abort_group
 from kernels.peer_barrier import PeerBarrier
 from kernels.peer_memory import PeerMemory
 from kernels.scatter_rows import scatter_rows
 from kernels.write_qkv import QkvScales, QkvTarget, write_qkv
-
-_LOOK_AROUND = timedelta(seconds=0.1)
-
-
-class ExchangeBroken(Exception):
-    """A rank of the sequence group has gone, or did not come in time; what was exchanged since is worthless."""
 
 
 class Exchange(Protocol):
@@ -175,12 +168,10 @@ class CollectiveExchange:
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device | str) -> None:
-        self.rank, self.size = group.rank(), group.size()
-        self._group, self._device = group, torch.device(device)
+        self._group, self._device = BreakableGroup(group, device), torch.device(device)
+        self.rank, self.size = self._group.rank, self._group.size
         self._staging: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
-        self._broken = ""
         self._start = torch.zeros((), dtype=torch.int64, device=device)
-        self._watch = DeathWatch(pids_of(group), lambda rank: self.abort(f"rank {rank} has died"))
 
     def share(self, shape: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
         """See `Exchange.share`: this rank's own."""
@@ -242,17 +233,15 @@ class CollectiveExchange:
 
     def check(self) -> None:
         """See `Exchange.check`."""
-        if self._broken:
-            raise ExchangeBroken(self._broken)
+        self._group.check()
 
     def abort(self, reason: str = "the exchange was aborted") -> None:
         """See `Exchange.abort`."""
-        self._broken = self._broken or reason
-        abort_group(self._group, self._device)
+        self._group.abort(reason)
 
     def close(self) -> None:
         """See `Exchange.close`."""
-        self._watch.close()
+        self._group.close()
 
     def _buffers(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What is sent and received, [size, ...] each: the same memory at every call, as a captured graph needs it."""
@@ -263,24 +252,8 @@ class CollectiveExchange:
 
     def _all_to_all(self, received: Tensor, sent: Tensor) -> None:
         self.check()
-        work = dist.all_to_all_single(
-            received.view(torch.uint8), sent.view(torch.uint8), group=self._group, async_op=True
-        )
-        if self._device.type == "cuda":
-            work.wait()  # of the stream, not of the host
-            return
-        while True:  # gloo cannot be woken, so the host looks around
-            try:
-                work.wait(_LOOK_AROUND)
-                return
-            except RuntimeError as e:
-                self.check()
-                if not work.is_completed():
-                    continue
-                if work.is_success():  # just now, after the wait
-                    return
-                self._broken = f"a rank of the group has gone: {e}"
-                raise ExchangeBroken(self._broken) from e
+        sent, received = sent.view(torch.uint8), received.view(torch.uint8)
+        self._group.wait(dist.all_to_all_single(received, sent, group=self._group.group, async_op=True))
 
 
 class PeerExchange:

@@ -18,6 +18,11 @@ from torch import Tensor
 
 from kernels.dispatch import jit, takes_kernel, tl, triton
 
+# The largest number of float16.
+_HALF_MAX = 65504.0
+# The largest code of a remembered value.
+_CODES = 255
+
 # Frames that a causal convolution with a kernel of 3 remembers.
 PAST = 2
 
@@ -60,7 +65,7 @@ class Sum(NamedTuple):
                 return t, 2 * (h - 1), 2 * (w - 1), c // 4
 
     def value(self) -> Tensor:
-        """float32 (float64 for float64) [t, h, w, c], added."""
+        """float32 (float64 for float64) [t, h, w, c], added; within float16's range if the branch is float16."""
         x = self.branch.double() if self.branch.dtype == torch.float64 else self.branch.float()
         if self.layout == "frames":
             x = x if self.bias is None else x + self.bias
@@ -74,14 +79,16 @@ class Sum(NamedTuple):
                 ]
                 x = torch.stack(rows, 2).flatten(3, 4).flatten(1, 2)
             x = x if self.bias is None else x + self.bias
-        return x if self.residual is None else x + self.residual
+        x = x if self.residual is None else x + self.residual
+        return x.clamp_(-_HALF_MAX, _HALF_MAX) if self.branch.dtype == torch.float16 else x
 
 
 class Cache(NamedTuple):
     """The last two input frames of one convolution, for several streams.
 
     Attributes:
-        data: [slots, 2, h, w, c], in the activations' dtype, or uint8: value = low + code * step of its pixel.
+        data: [slots, 2, h, w, c], in the activations' dtype, or uint8: value = low + code^2 * step of its pixel, finest
+            at the bottom, where SiLU puts half of all values.
         span: float32 [slots, 2, h, w, 2], low and step of each pixel; None unless `data` is uint8.
     """
 
@@ -93,7 +100,7 @@ class Cache(NamedTuple):
         if self.span is None:
             return self.data[slot]
         low, step = self.span[slot].split(1, -1)
-        return low + self.data[slot] * step
+        return low + self.data[slot].float().square() * step
 
     def write(self, slot: int, frames: Tensor) -> None:
         """Remember the last two of `frames`, [t, h, w, c]; if it is one, the newer remembered one becomes the older."""
@@ -107,9 +114,9 @@ class Cache(NamedTuple):
             self.data[slot, PAST - new :] = frames
             return
         low, high = frames.amin(-1, keepdim=True), frames.amax(-1, keepdim=True)
-        step = (high - low) / 255
-        code = torch.where(step > 0, (frames - low) / step + 0.5, 0)
-        self.data[slot, PAST - new :] = code.clamp(0, 255).to(torch.uint8)
+        step = (high - low) / _CODES**2
+        code = torch.where(step > 0, ((frames - low) / step).sqrt() + 0.5, 0)
+        self.data[slot, PAST - new :] = code.clamp(0, _CODES).to(torch.uint8)
         self.span[slot, PAST - new :] = torch.cat((low, step), -1)
 
 
@@ -126,7 +133,7 @@ def fill_halo(
     """Form a sum, normalise it and write it into the middle of a convolution's input.
 
     h = silu(x / rms(x) * gamma); the RMS norm over channels of the Wan VAE: x / max(|x|, 1e-12) * sqrt(c) * gamma. The
-    arithmetic is float32.
+    arithmetic is float32. A float16 sum saturates: out of an infinity the norm would make a NaN, and the cache keep it.
 
     Args:
         x: the sum, [t, h, w, c].
@@ -203,6 +210,7 @@ def fill_halo_triton(
         border=(halo.shape[1] - h) // 2,
         layout=_LAYOUTS[x.layout],
         silu=silu,
+        limit=_HALF_MAX if x.branch.dtype == torch.float16 else None,
         block_p=block_p,
         block_c=block_c,
     )
@@ -213,9 +221,9 @@ def _write_codes(value, inside, codes, span, block_c: tl.constexpr):
     """Store a tile [pixels, channels] as bytes with low and step a pixel; see `Cache`."""
     low = tl.min(tl.where(inside, value, float("inf")), 1)
     high = tl.max(tl.where(inside, value, float("-inf")), 1)
-    step = (high - low) / 255
-    code = tl.where(step > 0, 1 / step, 0)[:, None] * (value - low[:, None]) + 0.5
-    tl.store(codes, tl.minimum(tl.maximum(code, 0), 255).to(tl.uint8), inside)
+    step = (high - low) / (255.0 * 255.0)
+    above = tl.maximum(tl.where(step > 0, 1 / step, 0)[:, None] * (value - low[:, None]), 0)
+    tl.store(codes, tl.minimum(tl.sqrt(above) + 0.5, 255).to(tl.uint8), inside)
     pixels = tl.max(inside.to(tl.int32), 1) > 0
     tl.store(span, low, pixels)
     tl.store(span + 1, step, pixels)
@@ -239,6 +247,7 @@ def _fill_halo(
     border: tl.constexpr,
     layout: tl.constexpr,
     silu: tl.constexpr,
+    limit: tl.constexpr,
     block_p: tl.constexpr,
     block_c: tl.constexpr,
 ):
@@ -280,8 +289,9 @@ def _fill_halo(
             step0 = tl.load(span + p * 2 + 1, p < area)
             low1 = tl.load(span + (area + p) * 2, p < area)
             step1 = tl.load(span + (area + p) * 2 + 1, p < area)
-            tl.store(halo + placed, low0[:, None] + older.to(tl.float32) * step0[:, None], inside)
-            tl.store(halo + halo_frame + placed, low1[:, None] + newer.to(tl.float32) * step1[:, None], inside)
+            code0, code1 = older.to(tl.float32), newer.to(tl.float32)
+            tl.store(halo + placed, low0[:, None] + code0 * code0 * step0[:, None], inside)
+            tl.store(halo + halo_frame + placed, low1[:, None] + code1 * code1 * step1[:, None], inside)
         else:
             tl.store(halo + placed, older, inside)
             tl.store(halo + halo_frame + placed, newer, inside)
@@ -304,6 +314,8 @@ def _fill_halo(
             value += shift
         if residual is not None:
             value += tl.load(residual + f * frame + plain, inside, 0.0).to(tl.float32)
+        if limit is not None:
+            value = tl.clamp(value, -limit, limit)
         if total is not None:
             tl.store(total + f * frame + plain, value, inside)
         if gamma is not None:

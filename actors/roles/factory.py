@@ -30,7 +30,7 @@ def build_roles(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
     if any(role.kind in ("dit", "decoder") for role in stage.roles):
         shard = next((role.shard for role in stage.roles if role.shard is not None), None)
         layers = shard.layers if shard is not None else (0, 0)
-        networks = load_networks(profile.model, stage.device, layers, profile.precision)
+        networks = load_networks(profile.model, stage.device, layers, profile.precision, profile.context)
     for role in stage.roles:
         match role.kind:
             case "aligner":
@@ -46,7 +46,9 @@ def build_roles(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
                 )
             case "decoder":
                 assert networks is not None
-                built[role.name] = VaeDecoder(networks, exact_timings=profile.exact_timings)
+                built[role.name] = VaeDecoder(
+                    networks, role.band, max(profile.plan.decoder, 1), exact_timings=profile.exact_timings
+                )
             case "publisher":
                 aligner = built["aligner"]
                 assert isinstance(aligner, AudioAligner)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
-
 import torch
-from torch import nn
 
 from characters.errors import UserError
-from characters.model.config import ModelConfig, load_model_config
+from characters.model.config import load_model_config, with_context
 from characters.model.dit import DiT
 from characters.model.frame_decoder import build_autoencoder
-from characters.model.quantise import quantise_block
+from characters.model.materialise import SEED, RandomWeights, build_dit
 from characters.stream import CharacterModel, choose_device, fast_dtype
-
-# Random weights are the same in every process of a session.
-_SEED = 57
 
 
 def load_networks(
-    model: str, device: str, layers: tuple[int, int] | None = None, precision: str = "bf16"
+    model: str, device: str, layers: tuple[int, int] | None = None, precision: str = "bf16", context: int = 0
 ) -> CharacterModel:
     """Trained weights where the model has them, random ones where its config names none.
 
@@ -28,6 +22,7 @@ def load_networks(
         device: "auto", "cpu", "cuda" or "cuda:N".
         layers: half-open range of the DiT's blocks; all by default, none where only the autoencoder is wanted.
         precision: "bf16" (the device's fast dtype) or "fp8", of the DiT's blocks.
+        context: chunks that a chunk attends to; 0 = as the config says.
 
     Raises:
         UserError: unknown model, no or damaged weights, no such device.
@@ -36,45 +31,21 @@ def load_networks(
     whole = (0, config.dit.num_layers)
     layers = whole if layers is None else layers
     if config.weights:
-        if layers not in (whole, (0, 0)) or precision != "bf16":
-            raise UserError(f"model {model!r} has trained weights, which are loaded whole and in their own precision")
+        if layers not in (whole, (0, 0)) or precision != "bf16" or context:
+            own = "whole, in their own precision and with the context that they were trained with"
+            raise UserError(f"model {model!r} has trained weights, which are loaded {own}")
         return CharacterModel.load(model, device)
+    if context:
+        config = with_context(config, context, model)
     chosen = choose_device(device)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(fast_dtype(chosen))
-    try:
-        with torch.random.fork_rng():
-            dit = _random_dit(config, layers, chosen, precision)
-            with torch.device(chosen):
-                torch.manual_seed(_SEED)
-                autoencoder = build_autoencoder(config)
-    finally:
-        torch.set_default_dtype(before)
-    return CharacterModel(config, dit.eval().requires_grad_(False), autoencoder.eval().requires_grad_(False))
-
-
-def _random_dit(config: ModelConfig, layers: tuple[int, int], device: torch.device, precision: str) -> DiT:
-    """A part of the DiT, made block by block where it will live: 57B parameters fit nowhere else."""
-    with torch.device("meta"):
-        dit = DiT(config, layers)
-    if not dit.blocks:
-        return dit
-    for name, module in (*dit.blocks.items(), *((n, m) for n, m in dit.named_children() if m is not dit.blocks)):
-        module.to_empty(device=device)
-        _randomise(module, name)
-        if name in dit.blocks and precision == "fp8":
-            quantise_block(module, "static")
-    return dit
-
-
-def _randomise(module: nn.Module, prefix: str) -> None:
-    """Fresh weights that depend on a parameter's name and not on which other parts are made beside it."""
-    for name, part in module.named_modules(prefix=prefix):
-        torch.manual_seed(_SEED + zlib.crc32(name.encode()))
-        reset = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
-        if reset is not None:
-            reset()
-            continue
-        with torch.no_grad():
-            for parameter in part.parameters(recurse=False):
-                parameter.normal_(std=parameter.shape[-1] ** -0.5)
+    dtype = fast_dtype(chosen)
+    if layers[0] == layers[1]:
+        with torch.device("meta"):
+            dit = DiT(config, layers).to(dtype).eval().requires_grad_(False)
+    else:
+        mode = "static" if precision == "fp8" else None
+        dit = build_dit(config, RandomWeights(chosen, dtype), layers=layers, fp8=mode)
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)  # the same in every process of a session
+        autoencoder = build_autoencoder(config, chosen, dtype)
+    return CharacterModel(config, dit, autoencoder)

@@ -10,8 +10,9 @@ from torch import Tensor
 from characters.model.autoencoder import Autoencoder, StreamingDecoder
 from characters.model.config import ModelConfig
 from characters.model.wan_vae.checkpoint import load_vae
+from characters.model.wan_vae.rows import Rows
 from characters.model.wan_vae.stream import WanStreams
-from characters.model.wan_vae.vae import WanVae
+from characters.model.wan_vae.vae import HALF, WanVae
 
 
 class FrameDecoder(Protocol):
@@ -42,18 +43,32 @@ class FrameDecoder(Protocol):
         """
 
 
-def build_autoencoder(config: ModelConfig) -> Autoencoder | WanVae:
+def build_autoencoder(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Autoencoder | WanVae:
     """The autoencoder that a model's config asks for, with random weights or the published ones of the Wan VAE.
+
+    Args:
+        config: a checked model config.
+        device: where it will be.
+        dtype: that the rest of the model works in; the Wan VAE takes float16 for bfloat16 (see `HALF`).
+
+    Returns:
+        In eval mode; weights are rounded once, from float32.
 
     Raises:
         UserError: no or damaged weights.
     """
-    if config.autoencoder.wan is None:
-        return Autoencoder(config)
-    return load_vae(WanVae(config.autoencoder.wan, config.latent_channels), config.autoencoder.wan)
+    wan = config.autoencoder.wan
+    with torch.device(device):
+        autoencoder = Autoencoder(config) if wan is None else load_vae(WanVae(wan, config.latent_channels), wan)
+    if wan is not None and dtype == torch.bfloat16:
+        # Few CPUs multiply float16.
+        dtype = HALF if device.type == "cuda" else torch.float32
+    return autoencoder.to(dtype).eval().requires_grad_(False)
 
 
-def open_decoder(autoencoder: Autoencoder | WanVae, config: ModelConfig, *, i420: bool, capture: bool) -> FrameDecoder:
+def open_decoder(
+    autoencoder: Autoencoder | WanVae, config: ModelConfig, *, i420: bool, capture: bool, rows: Rows | None = None
+) -> FrameDecoder:
     """A decoder for one session at a time.
 
     Args:
@@ -61,12 +76,16 @@ def open_decoder(autoencoder: Autoencoder | WanVae, config: ModelConfig, *, i420
         config: of the same model.
         i420: make I420 instead of RGB.
         capture: on a GPU, replay the decoder as a CUDA graph.
+        rows: of the Wan VAE: how the picture's rows are dealt to GPUs, each of which is given the whole latent and
+            returns the whole frames; None = not at all.
     """
     if isinstance(autoencoder, WanVae):
         wan = config.autoencoder.wan
         assert wan is not None
-        streams = WanStreams(autoencoder, config.latent_size, compact=wan.compact_cache, i420=i420, capture=capture)
-        return streams.open()
+        return WanStreams(
+            autoencoder, config.latent_size, compact=wan.compact_cache, i420=i420, capture=capture, rows=rows
+        ).open()
+    assert rows is None
     parameter = next(autoencoder.parameters())
     portrait = torch.zeros(
         1, config.latent_channels, *config.latent_size, dtype=parameter.dtype, device=parameter.device

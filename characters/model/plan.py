@@ -31,7 +31,8 @@ class ParallelPlan:
     Attributes:
         pipeline: groups that the DiT's layers are split over.
         sequence: GPUs of each group; they split a chunk's rows, and the heads in attention.
-        decoder: GPUs of the decoder, 0 or 1; with 0 it runs in the process of the last DiT shard.
+        decoder: GPUs of the decoder; with 0 it runs in the process of the last DiT shard, with more than 1 each has a
+            band of the picture's rows.
     """
 
     pipeline: int = 1
@@ -139,6 +140,8 @@ def check_plan(plan: ParallelPlan, config: ModelConfig, name: str) -> None:
     Raises:
         UserError: with the nearest plan that works.
     """
+    if reason := _decoder_misfit(plan.decoder, config):
+        raise UserError(f"plan for model {name!r}: {reason}")
     if reason := _misfit(plan, config):
         near = _nearest(plan, lambda other: not _misfit(other, config))
         raise UserError(f"plan for model {name!r}: {reason}{_suggest(near)}")
@@ -172,13 +175,24 @@ def check_gpus(plan: ParallelPlan, config: ModelConfig, name: str, precision: Fo
         raise UserError(f"{where}: {reason}{shorter}{_suggest(_nearest(plan, works))}")
 
 
+def _decoder_misfit(gpus: int, config: ModelConfig) -> str:
+    """Why a model's pictures cannot be decoded by so many GPUs; empty if they can."""
+    if gpus in (0, 1):
+        return ""
+    if gpus < 0 or config.autoencoder.wan is None:
+        return "decoder must be 0 or 1: only the Wan VAE's rows are split over GPUs"
+    rows = config.latent_size[0]
+    # A band's chroma planes must be whole rows of I420.
+    if rows % gpus or config.height % (4 * gpus):
+        return f"decoder must divide the {rows} rows of a latent into bands of pixel rows in fours"
+    return ""
+
+
 def _misfit(plan: ParallelPlan, config: ModelConfig) -> str:
     """Why a model's sizes don't allow a plan; empty if they do."""
     dit, sampler = config.dit, config.sampler
     if plan.pipeline < 1 or plan.sequence < 1:
         return "pipeline and sequence must be at least 1"
-    if plan.decoder not in (0, 1):
-        return "decoder must be 0 or 1"
     if plan.pipeline > dit.num_layers:
         return f"pipeline is at most the number of layers, {dit.num_layers}"
     if dit.num_heads % plan.sequence:

@@ -55,6 +55,29 @@ autoencoder:
 """
 
 
+# With the large models' autoencoder, whose pictures can be split.
+WAN = """
+height: 64
+width: 48
+latent_channels: 16
+latent_stride: 8
+sink: 1
+ring: 2
+dit:
+  dim: 48
+  ffn_dim: 64
+  num_heads: 4
+  num_layers: 2
+  patch: 2
+  text_dim: 12
+autoencoder:
+  wan:
+    encoder_dim: 8
+    decoder_dim: 8
+    residual_blocks: 1
+"""
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a model config with random weights."""
@@ -72,6 +95,14 @@ def split_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         path.write_text(SPLIT.format(conditions=conditions))
         paths[name] = str(path)
     return paths
+
+
+@pytest.fixture(scope="session")
+def wan_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a model config with the Wan VAE and random weights."""
+    path: Path = tmp_path_factory.mktemp("model") / "wan.yaml"
+    path.write_text(WAN)
+    return str(path)
 
 
 @pytest.fixture(scope="package")

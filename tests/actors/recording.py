@@ -1,4 +1,4 @@
-"""Real networks in all processes but the decoder's, which keeps what it is sent."""
+"""Real networks in all processes; the decoder's keeps what it is sent, and either makes pictures of it or does not."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from actors.header import Header
 from actors.loop import LoopRole
 from actors.roles.factory import build_roles
+from actors.roles.vae_decoder import VaeDecoder
 from actors.topology import Stage, Topology
 
 
@@ -36,3 +37,20 @@ def build(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
     if stage.name == "decoder":
         return {"decoder": Recorder(topology.outputs("decoder")[0].spec.shape)}
     return build_roles(topology, stage)
+
+
+def build_with_film(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+    """A factory for `actors.stage`: role "decoder" has an attribute `film`, a list of latents and frames, as arrays."""
+    roles = build_roles(topology, stage)
+    decoder = roles.get("decoder")
+    if isinstance(decoder, VaeDecoder):
+        film: list[tuple[np.ndarray, np.ndarray]] = []
+        decode = decoder.decode
+
+        def decode_and_keep(latent: Tensor) -> Tensor:
+            frames = decode(latent)
+            film.append((latent.float().numpy().copy(), frames.numpy().copy()))
+            return frames
+
+        decoder.decode, decoder.film = decode_and_keep, film
+    return roles

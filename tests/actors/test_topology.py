@@ -75,6 +75,22 @@ def test_the_invariants_of_every_plan(pipeline: int, sequence: int, decoder: int
     assert gpus == pipeline * sequence + decoder
 
 
+def test_a_decoder_over_two_gpus() -> None:
+    """Each half has the whole latent, the first sends whole frames."""
+    topology = plan_topology(Profile(model="reference-57b", device="cuda", plan=ParallelPlan(1, 2, 2)))
+    names = [stage.name for stage in topology.stages]
+    assert names == ["room", "dit.0.0", "dit.0.1", "decoder", "decoder.1"]
+    assert [bundle.get("GPU", 0) for bundle in topology.bundles] == [0, 1, 1, 1, 1]
+    assert topology.places == ["aligner", "dit.0", "decoder", "publisher"]
+    assert [topology.stages[i].roles[0].band for i in (3, 4)] == [0, 1]
+    (first,), (second,) = topology.inputs("decoder"), topology.inputs("decoder.1")
+    assert first.source == second.source == "dit.0.0" and first.spec == second.spec
+    assert [edge.target for edge in topology.outputs("decoder")] == ["publisher"]
+    assert not topology.outputs("decoder.1")
+    (pcm,) = [edge for edge in topology.edges if edge.port == "pcm"]
+    assert pcm.slots == 3, "two halves are one place"
+
+
 def test_processes_that_share_a_gpu_do_not_use_nccl() -> None:
     profile = Profile(model="small", device="cuda", gpus=0.25, plan=ParallelPlan(1, 1, 1))
     assert {edge.kind for edge in plan_topology(profile).edges} == {"shared_memory", "local"}
@@ -95,7 +111,9 @@ def test_a_decoder_without_a_process_of_its_own() -> None:
     [
         ("small", "cpu", ParallelPlan(2, 1, 1), "concat_previous"),
         ("small", "cpu", ParallelPlan(0, 1, 1), "at least 1"),
-        ("small", "cpu", ParallelPlan(1, 1, 2), "decoder must be 0 or 1"),
+        ("small", "cpu", ParallelPlan(1, 1, 2), "decoder must be 0 or 1: only the Wan VAE's rows"),
+        ("reference-57b", "cuda", ParallelPlan(1, 1, -1), "decoder must be 0 or 1"),
+        ("reference-57b", "cuda", ParallelPlan(1, 1, 3), "decoder must divide the 88 rows of a latent"),
         ("reference-57b", "cuda", ParallelPlan(1, 7, 1), "number of heads, 60"),
         ("reference-57b", "cuda", ParallelPlan(10, 1, 1), "pipeline is at most 9"),
         ("reference-57b", "cuda", ParallelPlan(61, 1, 1), "number of layers, 60"),
@@ -131,9 +149,10 @@ def test_an_unknown_profile_is_met_with_the_nearest() -> None:
         load_profile("labtop")
 
 
-def test_a_split_dit_needs_whole_gpus() -> None:
+@pytest.mark.parametrize("model, plan", [("small", ParallelPlan(1, 2, 1)), ("reference-57b", ParallelPlan(1, 1, 2))])
+def test_what_is_split_needs_whole_gpus(model: str, plan: ParallelPlan) -> None:
     with pytest.raises(UserError, match="whole GPUs"):
-        plan_topology(Profile(model="small", device="cuda", gpus=0.5, plan=ParallelPlan(1, 2, 1)))
+        plan_topology(Profile(model=model, device="cuda", gpus=0.5, plan=plan))
 
 
 def test_rows_of_a_shard() -> None:

@@ -49,7 +49,12 @@ class CausalConv3d(nn.Conv3d):
     """A convolution over the current and the two frames before, [t, h, w, c] -> [t, h, w, out], without its bias.
 
     The kernel is 3 in time and 1 or 3 in space. Whoever reads the output adds the bias.
+
+    Attributes:
+        exact: never remember frames as bytes (see `Workspace`).
     """
+
+    exact = False
 
     def forward(self, x: Sum, workspace: Workspace, norm: RmsNorm | None = None, total: Tensor | None = None) -> Tensor:
         """`norm` and SiLU come first if given; `total`, [t, h, w, c], receives x."""
@@ -60,7 +65,7 @@ class CausalConv3d(nn.Conv3d):
             x,
             halo,
             gamma=None if norm is None else norm.gamma.flatten(),
-            cache=workspace.cache(self, h, w, c, x.branch),
+            cache=workspace.cache(self, h, w, c, x.branch, exact=self.exact),
             slot=workspace.slot,
             total=total,
         )
@@ -133,6 +138,8 @@ class Upsample(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(width, out, 3)
         self.time_conv = CausalConv3d(width, 2 * width, (3, 1, 1)) if time else None
+        if self.time_conv is not None:
+            self.time_conv.exact = True  # what it remembers has no norm, so that a few large values spread a byte thin
 
     def forward(self, x: Sum, workspace: Workspace, *, first: bool) -> Sum:
         """[t, h, w, width] -> [t or 2 t, 2 h, 2 w, out]."""

@@ -12,9 +12,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kernels.breakable_group import BreakableGroup
+
 
 class Rows(Protocol):
     """A band's view of the whole."""
+
+    def band(self, latent: Tensor) -> Tensor:
+        """The rows of this band, [..., H, w] -> [..., h, w]."""
 
     def exchange(self, halo: Tensor) -> None:
         """Fill the border rows of a convolution's input [frames, h + 2, w + 2, c] with the neighbours' rows."""
@@ -28,6 +33,10 @@ class Rows(Protocol):
 
 class WholeFrame:
     """All rows on one GPU: nothing to tell."""
+
+    def band(self, latent: Tensor) -> Tensor:
+        """See `Rows.band`."""
+        return latent
 
     def exchange(self, halo: Tensor) -> None:
         """See `Rows.exchange`."""
@@ -44,15 +53,19 @@ class WholeFrame:
 class SplitRows:
     """Equal bands over the processes of a group, the top one on rank 0.
 
-    Collectives only, so that they can be captured in a CUDA graph and run on gloo as on NCCL.
+    Collectives only, so that they can be captured in a CUDA graph and run on gloo as on NCCL. On a CPU they raise
+    ExchangeBroken if a process has gone; on a GPU the group's `check` tells.
 
     Args:
-        group: of torch.distributed; None = everybody.
+        group: whose size divides the rows of a latent.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+    def __init__(self, group: BreakableGroup) -> None:
+        self._group, self.rank, self.size = group, group.rank, group.size
+
+    def band(self, latent: Tensor) -> Tensor:
+        """See `Rows.band`."""
+        return latent.chunk(self.size, -2)[self.rank]
 
     def exchange(self, halo: Tensor) -> None:
         """See `Rows.exchange`."""
@@ -75,7 +88,11 @@ class SplitRows:
         return torch.cat([part.flatten(1) for part in parts], 1).view(len(planes), -1, planes.shape[-1])
 
     def _all(self, x: Tensor) -> Tensor:
-        """[...] -> [size, ...]."""
+        """[...] -> [size, ...]. Bytes: gloo does not know every dtype."""
+        self._group.check()
         out = x.new_empty(self.size, *x.shape)
-        dist.all_gather_into_tensor(out.flatten(0, 1), x, group=self._group)
+        parts, own = out.flatten(0, 1).view(torch.uint8), x.view(torch.uint8)
+        work = dist.all_gather_into_tensor(parts, own, group=self._group.group, async_op=not x.is_cuda)
+        if work is not None:
+            self._group.wait(work)
         return out

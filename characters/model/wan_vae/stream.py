@@ -23,12 +23,12 @@ class WanStreams:
 
     Args:
         vae: in eval mode.
-        size: (h, w) of a latent frame, or of this band of it.
+        size: (h, w) of a latent frame.
         streams: how many sessions can be open at once; memory for all is taken at once.
         compact: see `Workspace`.
         i420: see `FrameDecoder.decode`.
         capture: on a GPU, replay the decoder as CUDA graphs.
-        rows: how the picture's rows are dealt to GPUs; all bands must be decoded at the same time.
+        rows: how the picture's rows are dealt to GPUs; all of them must do the same at the same time, this included.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class WanStreams:
         self._device, self._dtype = vae.mean.device, vae.mean.dtype
         self._shape = (1, len(vae.post_quant_conv.weight), *size)
         self.workspace = Workspace(slots=streams, compact=compact, rows=rows)
+        self._band = self.workspace.rows.band
         self._slots = [torch.tensor(i, device=self._device) for i in range(streams)]
         self._free = list(range(streams))
         graph = Graph if capture else lambda function: function
@@ -75,7 +76,7 @@ class WanStreams:
         """Forget what a stream has seen and decode its first chunk, a single frame."""
         self.check(portrait)
         self.workspace.clear(slot)
-        return self._first(portrait.to(self._dtype), self._slots[slot])
+        return self._first(self._band(portrait.to(self._dtype)), self._slots[slot])
 
     @torch.inference_mode()
     def advance(self, slot: int, latent: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class WanStreams:
                 as it goes; it must be started anew.
         """
         self.check(latent)
-        return self._next(latent.to(self._dtype), self._slots[slot])
+        return self._next(self._band(latent.to(self._dtype)), self._slots[slot])
 
     def check(self, latent: Tensor) -> None:
         """Raise ValueError for a latent of another size or kind, before anything is overwritten."""

@@ -14,6 +14,10 @@ from characters.model.wan_vae.statistics import STATISTICS
 from characters.model.wan_vae.workspace import Workspace
 from kernels.halo import Sum
 
+# What the VAE works in on a GPU: as small and as fast as bfloat16, with three more bits. Rounding to bfloat16 leaves 50
+# dB of a random picture if weights alone are rounded, 44 with what layers store. `kernels.halo` keeps sums in range.
+HALF = torch.float16
+
 
 class WanVae(nn.Module):
     """The autoencoder of Wan 2.1 or, with other sizes, 2.2.

@@ -19,8 +19,8 @@ class Workspace:
 
     Args:
         slots: streams that it remembers.
-        compact: remember frames as bytes, with a range for each pixel, instead of in the activations' dtype. Half the
-            memory, and at about 1 % error a value not exact.
+        compact: remember frames as bytes, with a range for each pixel, instead of in the activations' dtype, but for
+            layers that ask for exact ones. Little more than half the memory, at about 1 % error a value.
         rows: how the picture's rows are dealt to GPUs.
     """
 
@@ -44,12 +44,14 @@ class Workspace:
             self._halos[key] = torch.zeros(shape, dtype=like.dtype, device=like.device)
         return self._halos[key]
 
-    def cache(self, layer: nn.Module, height: int, width: int, channels: int, like: Tensor) -> Cache:
-        """The frames that `layer` remembers."""
+    def cache(
+        self, layer: nn.Module, height: int, width: int, channels: int, like: Tensor, *, exact: bool = False
+    ) -> Cache:
+        """The frames that `layer` remembers; `exact`: in the dtype of `like` in any case."""
         if layer not in self._caches:
-            shape = (self.slots, PAST, height, width)
-            data = torch.zeros(*shape, channels, dtype=torch.uint8 if self.compact else like.dtype, device=like.device)
-            span = torch.zeros(*shape, 2, device=like.device) if self.compact else None
+            shape, compact = (self.slots, PAST, height, width), self.compact and not exact
+            data = torch.zeros(*shape, channels, dtype=torch.uint8 if compact else like.dtype, device=like.device)
+            span = torch.zeros(*shape, 2, device=like.device) if compact else None
             self._caches[layer] = Cache(data, span)
         return self._caches[layer]
 

@@ -13,6 +13,7 @@ from actors.roles.dit_shard import DitShard
 from actors.roles.networks import load_networks
 from actors.roles.vae_decoder import VaeDecoder
 from actors.session import Session
+from actors.topology import Profile, plan_topology
 from characters.errors import UserError
 from characters.stream import CharacterModel, Stream
 from kernels.i420 import rgb_to_i420
@@ -146,9 +147,36 @@ def test_without_blocks_the_dit_takes_no_memory(tiny_model: str) -> None:
     assert part.device == torch.device("cpu")
 
 
+def test_the_wan_vae_is_finer_than_a_bfloat16_dit(wan_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("actors.roles.networks.fast_dtype", lambda device: torch.bfloat16)
+        networks, decoding_only = load_networks(wan_model, "cpu"), load_networks(wan_model, "cpu", (0, 0))
+    assert networks.dtype == decoding_only.dtype == torch.bfloat16
+    vae = networks.autoencoder.state_dict()
+    assert {tensor.dtype for tensor in vae.values()} == {torch.float32}  # float16 on a GPU
+    exact = load_networks(wan_model, "cpu").autoencoder.state_dict()
+    assert all(torch.equal(exact[name], tensor) for name, tensor in vae.items())
+    portrait = np.random.default_rng(1).integers(0, 255, (64, 48, 3), np.uint8)
+    assert networks.encode_portrait(portrait).dtype == torch.bfloat16
+    decoder = VaeDecoder(decoding_only)
+    decoder.reset(Session(portrait))
+    assert decoder.decode(torch.zeros(16, 8, 6, dtype=torch.bfloat16)).shape == (4, 96, 48)
+
+
 def test_trained_weights_are_not_split() -> None:
     with pytest.raises(UserError, match="loaded whole"):
         load_networks("small", "cpu", (0, 2))
+    with pytest.raises(UserError, match="the context that they were trained with"):
+        load_networks("small", "cpu", context=2)
+
+
+def test_a_profile_may_choose_another_context(tiny_model: str) -> None:
+    own = load_networks(tiny_model, "cpu", (0, 0)).config
+    shorter = load_networks(tiny_model, "cpu", (0, 0), context=own.sink + 1).config
+    assert (shorter.sink, shorter.ring) == (own.sink, 1)
+    assert plan_topology(Profile(model=tiny_model, context=own.sink + 1)).model == shorter
+    with pytest.raises(UserError, match="needs at least 2"):
+        load_networks(tiny_model, "cpu", (0, 0), context=own.sink)
 
 
 def test_an_exchange_that_is_not_there(networks: CharacterModel) -> None:

@@ -12,6 +12,7 @@ from characters.model.config import WanVaeConfig
 from characters.model.wan_vae.rows import Rows, SplitRows
 from characters.model.wan_vae.stream import WanStreams
 from characters.model.wan_vae.vae import WanVae
+from kernels.breakable_group import BreakableGroup
 from kernels.group import open_group
 
 BANDS, SIZE, CHUNKS = 2, (4, 3), 3
@@ -29,10 +30,10 @@ def _decode(latents: Tensor, rows: Rows | None = None) -> Tensor:
 
 def _band(rank: int, folder: str, latents: Tensor) -> None:
     torch.set_num_threads(1)
-    open_group(f"{folder}/meet", rank, BANDS, "cpu")
-    height = SIZE[0] // BANDS
-    torch.save(_decode(latents[:, :, rank * height : (rank + 1) * height], SplitRows()), f"{folder}/{rank}")
+    group = BreakableGroup(open_group(f"{folder}/meet", rank, BANDS, "cpu"), "cpu")
+    torch.save(_decode(latents, SplitRows(group)), f"{folder}/{rank}")
     dist.barrier()
+    group.close()
     dist.destroy_process_group()
 
 
