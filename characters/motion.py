@@ -49,7 +49,7 @@ def hash_unit(seed: int, rows: Tensor, purpose: int | Tensor, tick: int | Tensor
 
 
 # Sway of a live character. Training shows the whole range; people sit calmer, and calm heads are drawn sharper.
-LIVE_SWAY = 0.6
+LIVE_SWAY = 0.4
 
 
 class IdleMotion:

@@ -3,7 +3,9 @@
 Every generated frame has a truth: the renderer's picture of the same character under the same controls. A generated
 character may sit a few pixels off and be a little soft, so tiles are compared by block matching on smoothed images
 ("misplaced"), and fine texture by its energy against the truth's neighbourhood ("texture"). Scores are in units of
-their thresholds: 1 or more is an artefact. `characters.evaluation.planted` measures what these thresholds find.
+their thresholds: 1 or more is an artefact. `characters.evaluation.registration` fits the truth's pose to frames that
+would have one, `characters.evaluation.checks.judge` puts the two together, and `characters.evaluation.planted` measures
+what they find.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ MISPLACED = 12.0
 TEXTURE = 6.0
 # The share of a window's frames that must show an artefact in a place: a passing misfit of the mouth is not one.
 PERSISTENCE = 0.3
-REACH = 2  # half-size pixels that a tile may have moved: 4 pixels of the frame
+REACH = 1  # half-size pixels that a tile may have moved: 2 pixels of the frame; the head's pose is fitted before
 TILE = 7  # half-size pixels, the side of a tile
 STRIDE = 2  # half-size pixels from tile to tile
 TEXTURE_REACH = 1  # tiles around, within which the truth's detail counts: 4 pixels
@@ -76,6 +78,11 @@ def texture_against(frames: Tensor, portrait: Tensor) -> Tensor:
     return _texture(_float(frames), _float(portrait), 4) / TEXTURE
 
 
+def coarse(images: Tensor) -> Tensor:
+    """Half the size and smoothed: [n, 3, H, W] -> [n, 3, H / 2, W / 2]."""
+    return F.avg_pool2d(F.pad(F.avg_pool2d(images, 2), (1,) * 4, mode="replicate"), 3, 1)
+
+
 def _bump(centres: Tensor, height: int, width: int) -> Tensor:
     """1 at each centre [n, 2] in pixels, falling over about 25 pixels: [n, height, width] tiles."""
     pitch = 2 * STRIDE
@@ -97,7 +104,7 @@ def _compare(frames: Tensor, truth: Tensor, moving: Sequence[Tensor]) -> Tensor:
 
 def _misplaced(frames: Tensor, truth: Tensor) -> Tensor:
     """Smallest mean difference of each tile over small shifts of the truth, in 255ths: [n, h, w]."""
-    small, other = (_soften(F.avg_pool2d(x, 2)) for x in (frames, truth))
+    small, other = coarse(frames), coarse(truth)
     height, width = small.shape[-2:]
     padded = F.pad(other, (REACH,) * 4, mode="replicate")
     best = None
@@ -107,11 +114,6 @@ def _misplaced(frames: Tensor, truth: Tensor) -> Tensor:
             tiles = _tiles(difference)
             best = tiles if best is None else torch.minimum(best, tiles)
     return 255 * best[:, 0]
-
-
-def _soften(x: Tensor) -> Tensor:
-    """3x3 box blur."""
-    return F.avg_pool2d(F.pad(x, (1,) * 4, mode="replicate"), 3, 1)
 
 
 def _tiles(x: Tensor) -> Tensor:

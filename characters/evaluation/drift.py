@@ -10,9 +10,9 @@ from torch import Tensor
 
 from characters.chunk import CHUNK_SECONDS, FRAMES_PER_CHUNK
 from characters.drawing import Identities, identity_vector, select
-from characters.evaluation.artefacts import score_maps, texture_against, window_score
+from characters.evaluation.artefacts import texture_against, window_score
 from characters.evaluation.bench import Amount, Bench, numpy
-from characters.evaluation.checks import commanded_and_read, moving_parts, through_autoencoder
+from characters.evaluation.checks import judge, through_autoencoder
 from characters.evaluation.heldout import HeldoutClip
 from characters.evaluation.metrics import colour_shift, correlation, mean_of_defined, rms
 from characters.evaluation.report import Figure
@@ -43,7 +43,8 @@ class Drift:
     Attributes:
         windows: first, those between, last.
         kind: [rows], 0 human, 1 animal, 2 robot.
-        artefact: scores, 1 = artefact. texture: the score without a truth. colour: shift in 255ths.
+        artefact: scores, 1 = artefact; below 1 an upper bound (`judge`). texture: the score without a truth. colour:
+            shift in 255ths.
         identity: RMS error of the traits; floor: the same for rendered truth through the autoencoder. sync:
             correlation of the mouth opening.
         pictures: uint8 [rows, columns, 3, H, W]: portrait, a frame of every window, and the truth of the last.
@@ -153,11 +154,10 @@ def _look(
 
     some = torch.linspace(0, count - 1, min(count, compared), device=frames.device).round().long()
     shown = frames[:, some]
-    truths = commanded_and_read(bench, who, motion[:, some], mouth[:, some], shown)
-    flat, sizes = shown.flatten(0, 1), shown.shape[:2]
-    maps = score_maps(flat, [t.flatten(0, 1) for t in truths], moving_parts(who, motion[:, some]))
+    artefact = judge(bench, who, motion[:, some], mouth[:, some], shown)
+    truth = draw(who, motion[:, some], mouth[:, some])
     resting = bench.frames(portraits[:, None], portraits, 0, 1)[:, 0]
-    texture = texture_against(flat, resting.repeat_interleave(sizes[1], 0))
+    texture = texture_against(shown.flatten(0, 1), resting.repeat_interleave(len(some), 0))
 
     # The floor: what the autoencoder alone does to these traits.
     few = min(window.chunks, SHORT) * FRAMES_PER_CHUNK
@@ -165,14 +165,14 @@ def _look(
     traits = bench.reader.normalise(identity_vector(who))[:, None]
     middle = len(some) // 2
     return _Look(
-        artefact=numpy(window_score(maps.unflatten(0, sizes))),
-        texture=numpy(window_score(texture.unflatten(0, sizes))),
-        colour=numpy(colour_shift(shown.float() / 255, truths[0].float() / 255)),
+        artefact=numpy(artefact),
+        texture=numpy(window_score(texture.unflatten(0, shown.shape[:2]))),
+        colour=numpy(colour_shift(shown.float() / 255, truth.float() / 255)),
         identity=numpy(rms(reading.identity - traits, (1, 2))),
         floor=numpy(rms(floor.identity - traits, (1, 2))),
         sync=np.array([correlation(a, b) for a, b in zip(truth_opening, opening, strict=True)]),
         picture=shown[:, middle],
-        truth=truths[0][:, middle],
+        truth=truth[:, middle],
     )
 
 

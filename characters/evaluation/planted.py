@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from characters.drawing import Identities, render, repeat_frames
-from characters.evaluation.artefacts import score_maps, window_score
+from characters.evaluation.rollout import to_bytes
 
 KINDS = ("checkerboard", "ringing", "colour blob", "missing ear", "ghost edge")
 # Strengths are about: faint, what a viewer would notice, plain.
@@ -90,8 +90,7 @@ class Detection:
 
 def validate(
     frames: Tensor,
-    truths: Sequence[Tensor],
-    moving: Sequence[Tensor],
+    judge: Callable[[Tensor], Tensor],
     identities: Identities,
     motion: Tensor,
     mouth: Tensor,
@@ -100,26 +99,21 @@ def validate(
 
     Args:
         frames: [rows, n, 3, H, W] in [0, 1]: frames without artefacts, such as rendered ones through the autoencoder.
-        truths: images of the same shape; moving: [rows, n, 2] each; see `score_maps`.
+        judge: scores [rows] of uint8 frames like `frames`; it sees spoilt frames only, as an artefact may mislead
+            reader and registration too.
         identities, motion, mouth: what the frames show, as for `plant`.
 
     Returns:
         The rate of false alarms and the detections by kind and strength. Ears that hair covers don't count as missing.
     """
-    flat_truths, flat_moving = ([x.flatten(0, 1) for x in each] for each in (truths, moving))
-
-    def score(images: Tensor) -> Tensor:
-        maps = score_maps(images.flatten(0, 1), flat_truths, flat_moving)
-        return window_score(maps.unflatten(0, frames.shape[:2]))
-
     detections = []
     for seed, kind in enumerate(KINDS):
         for strength in STRENGTHS[kind]:
             spoilt = plant(kind, strength, frames, identities, motion, mouth, seed)
             # What differs by less than this over fewer pixels is no artefact to anybody.
             visible = ((spoilt - frames).abs().amax(2) > 0.02).float().mean((1, 2, 3)) * frames[0, 0, 0].numel() > 80
-            scores = score(spoilt)[visible]
-            rate = float((scores >= 1).float().mean()) if len(scores) else float("nan")
+            scores = judge(to_bytes(spoilt))[visible]
+            rate = float((scores >= 1).double().mean()) if len(scores) else float("nan")
             median = float(scores.median()) if len(scores) else float("nan")
             detections.append(Detection(kind, strength, rate, median))
-    return float((score(frames) >= 1).float().mean()), detections
+    return float((judge(to_bytes(frames)) >= 1).double().mean()), detections
