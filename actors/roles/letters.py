@@ -3,7 +3,7 @@
 What is sent over a LiveKit data channel while the server or the other side is away, or not quite back, is dropped, and
 nobody is told. So a letter that must arrive has an id in its attribute RECEIPT; whoever has read it returns the id as a
 data packet on the topic of the same name; until then it is sent again. To a client that knows nothing of this a letter
-is an ordinary text stream, sent once.
+is an ordinary text stream: the first is sent a few times, because its silence may be a loss, and others once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 RECEIPT = "characters.receipt"
 _SEND_SECONDS = 5.0
 _AGAIN_SECONDS = 1.0  # without a receipt
+_TRIES = 4  # without one from somebody who has never given any; a link that has just come back loses things for 3 s
 _PATIENCE_SECONDS = 60.0  # a server that is longer away has ended the session
 _LOOK_SECONDS = 0.1
 _WAITING = 200  # letters; beyond, those that need not arrive are dropped
@@ -59,6 +60,7 @@ class Outbox:
         self._queue: asyncio.Queue[Letter] = asyncio.Queue()
         self._open: dict[str, asyncio.Event] = {}  # id -> its receipt has come
         self._confirming: set[str] = set()  # identities that give receipts
+        self._silent: set[str] = set()  # and those that seem to give none
         room.on("data_received", self._on_data)
 
     def put(self, letter: Letter) -> None:
@@ -80,6 +82,7 @@ class Outbox:
         attributes = {**letter.attributes, RECEIPT: key}
         give_up = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
         received = self._open[key] = asyncio.Event()
+        tries = 0
         try:
             while not received.is_set():
                 if asyncio.get_running_loop().time() > give_up:
@@ -89,9 +92,14 @@ class Outbox:
                     await asyncio.sleep(_LOOK_SECONDS)
                     continue
                 left = await self._send(letter, attributes)
-                if left and self._confirming.isdisjoint(self._room.remote_participants):
+                there = set(self._room.remote_participants)
+                tries += left
+                if not there <= self._silent:
+                    await _happens(received, _AGAIN_SECONDS)
+                if tries >= _TRIES:
+                    self._silent |= there - self._confirming
+                if left and there and there <= self._silent:
                     return
-                await _happens(received, _AGAIN_SECONDS)
         finally:
             del self._open[key]
 
@@ -116,6 +124,7 @@ class Outbox:
         if packet.topic != RECEIPT or packet.participant is None:
             return
         self._confirming.add(packet.participant.identity)
+        self._silent.discard(packet.participant.identity)
         if found := self._open.get(packet.data.decode(errors="replace")):
             found.set()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,13 +107,16 @@ def wan_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="package")
 def ray_started() -> Iterator[None]:
     """A local Ray with 4 CPUs and 4 pretended GPUs, gone before the next package's tests count processes and ports."""
-    os.environ |= {
+    settings = {
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
-    ray.init(
-        "local", num_cpus=4, num_gpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20
-    )
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        ray.init(
+            "local", num_cpus=4, num_gpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20
+        )
+        yield
+        ray.shutdown()

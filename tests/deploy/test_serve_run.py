@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
         finally:
             server.send_signal(signal.SIGINT)
             try:
-                server.wait(60)
+                server.wait(120)
             except subprocess.TimeoutExpired:
                 server.kill()
     assert server.returncode == 0, log.read_text()
@@ -111,8 +111,9 @@ def test_two_rooms_know_nothing_of_each_other_and_the_third_user_waits(served: A
         assert "Miso" in cleo.said_by("character")[0]
         frames = ben.frames
         await ben.until(lambda: ben.frames > frames + 24, "the second was disturbed")
-        await cleo.leave()
-        await ben.leave()
+        for user, session in ((cleo, waiting), (ben, sessions["ben"])):
+            await user.leave()
+            await ask("DELETE", f"/v1/sessions/{session['id']}")
 
     asyncio.run(play())
 

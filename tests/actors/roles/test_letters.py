@@ -123,8 +123,34 @@ def test_a_lost_letter_is_sent_again_until_it_is_confirmed_and_the_next_waits_fo
     assert all(attributes["a"] == "b" for _, attributes in room.sent)
 
 
-def test_who_knows_nothing_of_receipts_gets_a_letter_once() -> None:
-    assert play(Room(), letter("one"), letter("two")) == ["one", "two"]
+def test_who_knows_nothing_of_receipts_gets_one_letter_a_few_times_and_others_once() -> None:
+    assert play(Room(), letter("one"), letter("two"), letter("three")) == [*["one"] * letters._TRIES, "two", "three"]
+
+
+def test_a_first_letter_that_is_lost_comes_again() -> None:
+    room = Room()
+    room.confirm_all()
+    room.losses = letters._TRIES - 1
+    assert play(room, letter("one"), letter("two")) == [*["one"] * letters._TRIES, "two"]
+
+
+def test_who_confirms_after_all_is_trusted_again() -> None:
+    room = Room()
+
+    async def run() -> None:
+        outbox = Outbox(room)
+        outbox.put(letter("one"))
+        task = asyncio.create_task(outbox.run())
+        await asyncio.sleep(0.2)
+        room.confirm("anything")
+        room.losses = 2
+        room.confirm_all()
+        outbox.put(letter("two"))
+        await asyncio.sleep(0.2)
+        task.cancel()
+
+    asyncio.run(run())
+    assert [text for text, _ in room.sent].count("two") == 3
 
 
 @pytest.mark.parametrize("away", ["nobody", "disconnected"])
@@ -139,6 +165,7 @@ def test_a_letter_waits_for_somebody_to_be_there_and_others_are_dropped(away: st
     def back() -> None:
         assert not room.sent
         room.remote_participants, room.connection_state = there, CONNECTED
+        room.confirm_all()
 
     gone()
     assert play(room, letter("passing", certain=False), letter("lasting"), later=back) == ["lasting"]
