@@ -63,9 +63,8 @@ def latents(gang: Gang, past: int) -> dict[int, np.ndarray]:
 
 @pytest.mark.parametrize("conditions", ["audio", "text"])
 def test_latents_are_those_of_one_process(split_models: dict[str, str], conditions: str) -> None:
-    gang = start(
-        split_models[conditions], ParallelPlan(2, 2, 1)
-    )  # other plans: tests/characters/model/test_parallel.py
+    # Other plans: tests/characters/model/test_parallel.py.
+    gang = start(split_models[conditions], ParallelPlan(2, 2, 1))
     try:
         got = latents(gang, CHUNKS - 1)
     finally:
