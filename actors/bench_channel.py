@@ -149,7 +149,8 @@ def check_abort(kind: Kind, folder: str) -> str:
     took = time.monotonic() - start
     _, _, ended = pair.finish()
     good = ended - start < 0.1 and took < 0.1
-    return f"{'ok' if good else 'BROKEN'}: receiver woke after {(ended - start) * 1e3:.1f} ms"
+    verdict = "ok" if good else "BROKEN"
+    return f"{verdict}: receiver woke after {(ended - start) * 1e3:.1f} ms, the call took {took * 1e3:.1f} ms"
 
 
 def check_death(kind: Kind, folder: str) -> str:

@@ -249,6 +249,7 @@ class Gang:
             try:
                 dead, why = self._disconnect()
                 reason = why or reason
+                log.warning("session rebuilding: %s", reason)
                 self._become("rebuilding", reason)
                 survivors = [stage for name, stage in self._stages.items() if name not in dead]
                 _all([stage.resume.remote() for stage in survivors], _STEP_TIMEOUT, self._stopping)
@@ -282,6 +283,8 @@ class Gang:
                 ray.get(runs[name])
                 ray.get(stage.state.remote(), timeout=_ABORT_TIMEOUT)
             except RayError as e:
+                if isinstance(e, RayTaskError):
+                    log.error("%s", e)  # with the traceback of the role that raised
                 if isinstance(e, RayActorError) or not why:
                     why = f"stage {name}: {_reason(e)}"
                 dead.append(name)

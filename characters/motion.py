@@ -58,11 +58,14 @@ class IdleMotion:
     Args:
         batch: rows; row i depends on (seed, i) only.
         seed: any integer.
-        sway: share of the full range of head movement; blinks, gaze, brows and breath are not scaled.
+        sway: share of the full range of head movement, one for all or [batch, 1]; blinks, gaze, brows and breath are
+            not scaled.
         device: where the chunks are made.
     """
 
-    def __init__(self, batch: int = 1, *, seed: int = 0, sway: float = 1.0, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, batch: int = 1, *, seed: int = 0, sway: float | Tensor = 1.0, device: str | torch.device = "cpu"
+    ) -> None:
         self.frame = 0
         self.sway = sway
         self.seed = seed & _MASK

@@ -52,7 +52,7 @@ def attend(
             and `reference` only: fa3-fwd is built without the kernels for it.
         q_scale, k_scale, v_scale: float32 [heads]; with FP8 operands, and only with them.
         backend: "auto" takes the first of fa3, cudnn, triton (FP8: fa3, triton) that serves these tensors, else the
-            reference.
+            reference; for float32 always that.
 
     Returns:
         [tokens, heads, head_dim]; bfloat16 for FP8 operands, else q's dtype.
@@ -109,8 +109,11 @@ def _scaled_dot_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _choose(q: Tensor, v: Tensor) -> Backend:
-    """By rate: fa3 leads on Hopper; cuDNN is next but without FP8; both refuse what they can't take."""
-    if q.is_cuda and not torch.is_grad_enabled():
+    """By rate: fa3 leads on Hopper; cuDNN is next but without FP8; both refuse what they can't take.
+
+    Who asks for float32 wants its precision, and tensor cores would round its operands.
+    """
+    if q.is_cuda and q.dtype != torch.float32 and not torch.is_grad_enabled():
         for name in ("fa3", "cudnn", "triton"):
             if not _refusal(name, q, v):
                 return name

@@ -42,13 +42,15 @@ class Tiling:
 
 
 @functools.cache
-def default_tiling(device: torch.device, head_dim: int, fp8: bool) -> Tiling:
-    """Tiles that fit a device's shared memory and registers."""
+def default_tiling(device: torch.device, head_dim: int, itemsize: int) -> Tiling:
+    """Tiles that fit a device's shared memory and registers; itemsize: bytes of an operand's number."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     if capability == (0, 0):  # Triton's interpreter
         return Tiling(rows=32, keys=32, warps=4, stages=1, tma=True)
+    if itemsize == 4:
+        return Tiling(rows=64, keys=32, warps=4, stages=2, tma=capability >= (9, 0))
     if capability >= (9, 0):
-        return Tiling(rows=128, keys=128 if fp8 or head_dim < 128 else 64, warps=8, stages=3, tma=True)
+        return Tiling(rows=128, keys=128 if itemsize == 1 or head_dim < 128 else 64, warps=8, stages=3, tma=True)
     # 99 KB (Ada) to 163 KB (A100) of shared memory.
     return Tiling(rows=128, keys=64, warps=8 if head_dim == 128 else 4, stages=2, tma=False)
 
@@ -81,7 +83,7 @@ def attend_triton(
     tokens, heads, head_dim = q.shape
     keys = k.shape[0]
     fp8 = q.dtype == FP8
-    tiling = tiling or default_tiling(q.device, head_dim, fp8)
+    tiling = tiling or default_tiling(q.device, head_dim, q.element_size())
     # The interpreter, having no GPU to ask, multiplies FP8 as it is.
     # Tensor cores take FP8 products of 32 channels or more.
     dequantise = fp8 and q.is_cuda and (not has_fp8_products(q.device) or q.shape[2] < 32)

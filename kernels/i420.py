@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -85,10 +87,15 @@ def _convert(levels: Tensor) -> Tensor:
     _check_even(levels)
     count, height, width, _ = levels.shape
     pixels = levels.permute(0, 3, 1, 2)
-    luma = F.conv2d(pixels, pixels.new_tensor(_LUMA).view(1, 3, 1, 1), pixels.new_tensor([16.0]))
-    chroma = F.conv2d(F.avg_pool2d(pixels, 2), pixels.new_tensor([_CB, _CR]).view(2, 3, 1, 1))
-    planes = torch.cat((luma.flatten(1), (chroma + 128).flatten(1)), 1)
+    small = F.avg_pool2d(pixels, 2)
+    planes = torch.cat([_mix(pixels, _LUMA, 16), _mix(small, _CB, 128), _mix(small, _CR, 128)], 1)
     return planes.round_().clamp_(0, 255).to(torch.uint8).view(count, height * 3 // 2, width)
+
+
+def _mix(pixels: Tensor, weights: Sequence[float], offset: float) -> Tensor:
+    """One plane of [n, 3, H, W], flat: [n, H * W]. No tensor of constants, which a graph's capture could not make."""
+    red, green, blue = pixels.unbind(1)
+    return (weights[0] * red + weights[1] * green + weights[2] * blue + offset).flatten(1)
 
 
 def signal_to_i420_triton(signal: Tensor, bias: Tensor | None) -> Tensor:

@@ -116,6 +116,18 @@ def _misplaced(frames: Tensor, truth: Tensor) -> Tensor:
     return 255 * best[:, 0]
 
 
+def tile_differences(images: Tensor, truth: Tensor) -> Tensor:
+    """Mean difference of each tile where it is, images smoothed as for `score_maps`; differentiable.
+
+    Args:
+        images, truth: [n, 3, H, W] in [0, 1].
+
+    Returns:
+        [n, h, w], tiles 4 pixels apart.
+    """
+    return _tiles((coarse(images) - coarse(truth)).abs().mean(1, keepdim=True))[:, 0]
+
+
 def _tiles(x: Tensor) -> Tensor:
     return F.avg_pool2d(F.pad(x, (TILE // 2,) * 4, mode="replicate"), TILE, STRIDE)
 

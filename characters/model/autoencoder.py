@@ -176,6 +176,8 @@ class StreamingDecoder:
         self._autoencoder, self._i420 = autoencoder, i420
         self._previous = portrait.clone()
         self._pixels = Graph(self._decode) if capture else self._decode
+        if capture and portrait.is_cuda:
+            self.decode(portrait)  # captures, before there is a session to wait for it
 
     def reset(self, portrait: Tensor) -> None:
         """See `FrameDecoder.reset`."""

@@ -50,5 +50,6 @@ class Graph:
                 self._function(*self._inputs)
         torch.cuda.current_stream(device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # Other threads, of other roles and of NCCL, must not be able to spoil the capture, nor it their work.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._output = self._function(*self._inputs)

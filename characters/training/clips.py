@@ -118,8 +118,11 @@ class ClipPool:
         latest = corpus.chunks - chunks - -(-AHEAD_FRAMES // MEL_FRAMES_PER_CHUNK)
         first_chunk = torch.randint(2, latest, (clips,), generator=generator).to(device)
         identities = sample_identities(clips, seed=seed, device=device)
-        motion = scattered_motion(clips, chunks, generator) if recipe.scatter else idle_motion(clips, chunks, seed)
-        motion = motion.to(device)
+        if recipe.scatter:
+            motion = scattered_motion(clips, chunks, generator).to(device)
+        else:
+            sway = 1 - (1 - recipe.calm) * torch.rand(clips, 1, generator=generator)
+            motion = idle_motion(clips, chunks, seed, sway).to(device)
         mouth = corpus.mouths(first_chunk, chunks)
         count = chunks * FRAMES_PER_CHUNK
         pool = ClipPool(
@@ -176,9 +179,9 @@ class ClipPool:
         return focus(self.mouth_xy[:, middle], self.eye_xy[:, middle], stride)[:, :, None]
 
 
-def idle_motion(clips: int, chunks: int, seed: int) -> Tensor:
-    """float32 [clips, 4 * chunks, 12], as a stream moves."""
-    idle = IdleMotion(clips, seed=seed)
+def idle_motion(clips: int, chunks: int, seed: int, sway: Tensor) -> Tensor:
+    """float32 [clips, 4 * chunks, 12], as a stream moves; sway: [clips, 1]."""
+    idle = IdleMotion(clips, seed=seed, sway=sway)
     return torch.cat([idle.next_chunk() for _ in range(chunks)], 1)
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from characters.audio_features import WINDOW_FRAMES
 from characters.chunk import MEL_FRAMES_PER_CHUNK
+from characters.evaluation.artefacts import tile_differences
 from characters.model.autoencoder import Autoencoder
-from characters.model.checkpoint import save_weights
+from characters.model.checkpoint import load_weights, save_weights
 from characters.model.config import load_model_config
 from characters.model.dit import DiT
 from characters.model.rope import Rope3D
@@ -29,6 +30,9 @@ CONTEXT_NOISE = 0.4
 FREE_MOTION = 0.1
 # Rows of speech a step, as a share of the clips, that only the audio encoder hears.
 EXTRA_SPEECH = 0.5
+# Of a refinement: share of clips drawn by how badly they were drawn last, and share of tiles that count as the worst.
+PRACTISED = 0.5
+WORST_TILES = 0.02
 
 
 class LatentPool:
@@ -61,6 +65,8 @@ class LatentPool:
 def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers: Workers, folder: Path) -> DiT:
     """Train the DiT on clips of the pool and write dit.safetensors.
 
+    A refinement (`recipe.refine`) starts from the dit.safetensors that is there.
+
     Returns:
         The averaged model in eval mode, float32.
     """
@@ -68,13 +74,11 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
     config = load_model_config(recipe.model)
     torch.manual_seed(recipe.seed)
     model = DiT(config).to(device)
-    # The stream starts as a still of the portrait: with a zero head the first prediction is the reference.
-    torch.nn.init.zeros_(model.head.head.weight)
-    torch.nn.init.zeros_(model.head.head.bias)
-    for block in model.blocks.values():
-        for layer in (block.self_attn.o, block.cross_attn.o, block.ffn[2]):
-            torch.nn.init.zeros_(layer.weight)
-            torch.nn.init.zeros_(layer.bias)
+    if recipe.refine:
+        load_weights(model, folder / "dit.safetensors")
+        model.conditioning.audio.requires_grad_(False)
+    else:
+        _start_as_still(model)
     torch.manual_seed(recipe.seed + 1000 * (workers.rank + 1))
     optimisers = split_optimisers(
         model,
@@ -89,6 +93,8 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
     data = LatentPool(pool, autoencoder)
     autoencoder = autoencoder.eval().requires_grad_(False)
     chunks, batch = pool.chunks, stage.batch
+    # What the artefact measure of the evaluation would say of each clip, as last seen.
+    badness = torch.ones(pool.clips, device=device)
     window = ClipWindow(
         chunks=chunks,
         ring=config.ring,
@@ -98,6 +104,9 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
     )
     for progress in training.steps():
         clip = torch.randint(pool.clips, (batch,), device=device)
+        if recipe.refine:
+            practised = _with_probability(PRACTISED, batch, device)
+            clip = torch.where(practised, torch.multinomial(badness.square(), batch, replacement=True), clip)
         truth = data.latents[clip].float()
         still = _with_probability(0.2, batch, device)
         reference = torch.where(still[:, None, None, None], truth[:, 0], data.portraits[clip].float())
@@ -127,24 +136,38 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
         error = ((made - truth).square() * data.weights[clip]).mean((2, 3, 4))
         latent_loss = (error / (level + 0.2)).mean()
         mouth_loss = _mouth_error(mouth, pool.mouth[clip])
-        # Clips show a part of the speech; the audio encoder hears all of it.
-        elsewhere = torch.randint(
-            2, pool.corpus.chunks - chunks - 1, (max(1, round(EXTRA_SPEECH * batch)),), device=device
-        )
-        with torch.autocast(device.type, torch.bfloat16):
-            _, mouth = model.conditioning.audio(_windows(augment_mel(pool.corpus.heard(elsewhere, chunks))))
-        mouth_loss = (mouth_loss + _mouth_error(mouth, pool.corpus.mouths(elsewhere, chunks))) / 2
+        if not recipe.refine:
+            # Clips show a part of the speech; the audio encoder hears all of it.
+            elsewhere = torch.randint(
+                2, pool.corpus.chunks - chunks - 1, (max(1, round(EXTRA_SPEECH * batch)),), device=device
+            )
+            with torch.autocast(device.type, torch.bfloat16):
+                _, mouth = model.conditioning.audio(_windows(augment_mel(pool.corpus.heard(elsewhere, chunks))))
+            mouth_loss = (mouth_loss + _mouth_error(mouth, pool.corpus.mouths(elsewhere, chunks))) / 2
         loss = latent_loss + 2 * mouth_loss
         figures = {"mouth": mouth_loss, "noise": _mean_where(error, level == 1)}
-        if progress > 0.1:
-            pixel_loss, more = _pixel_loss(made, clip, pool, autoencoder)
+        if recipe.refine or progress > 0.1:
+            pixel_loss, worst, more = _pixel_loss(made, clip, pool, autoencoder)
             loss = loss + pixel_loss
-            figures |= {"pixel": pixel_loss, **more}
+            figures |= {"pixel": pixel_loss, "worst": worst.mean(), **more}
+            if recipe.refine:
+                loss = loss + worst.mean()
+                badness[clip] = worst.detach() + 1e-3
         training.update(loss, **figures)
     training.average.copy_to(model)
     if workers.rank == 0:
         save_weights(model, folder / "dit.safetensors")
     return model.eval()
+
+
+def _start_as_still(model: DiT) -> None:
+    """With a zero head the first prediction is the reference, and every block begins as the identity."""
+    layers = [model.head.head]
+    for block in model.blocks.values():
+        layers += [block.self_attn.o, block.cross_attn.o, block.ffn[2]]
+    for layer in layers:
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
 
 
 def _windows(heard: Tensor) -> Tensor:
@@ -191,12 +214,19 @@ def _history(data: LatentPool, clip: Tensor, truth: Tensor, reference: Tensor, p
 
 def _pixel_loss(
     made: Tensor, clip: Tensor, pool: ClipPool, autoencoder: Autoencoder
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Decode one predicted chunk of every clip and compare it with the rendered frames."""
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Decode one predicted chunk of every clip and compare it with the rendered frames.
+
+    Returns:
+        The loss; each clip's mean difference in its worst tiles, [batch]; figures for the log.
+    """
     batch, chunks = made.shape[:2]
     row = torch.arange(batch, device=made.device)
     chunk = torch.randint(1, chunks, (batch,), device=made.device)
     with torch.autocast(made.device.type, torch.bfloat16):
         decoded = autoencoder.decode(made[row, chunk], made[row, chunk - 1].detach()).float()
     truth = pool.chunk_frames(clip[row], chunk)
-    return reconstruction_loss(decoded, truth, pool.chunk_weights(clip[row], chunk))
+    loss, figures = reconstruction_loss(decoded, truth, pool.chunk_weights(clip[row], chunk))
+    tiles = tile_differences(decoded.flatten(0, 1), truth.flatten(0, 1)).unflatten(0, (batch, -1)).flatten(1)
+    worst = tiles.topk(max(1, round(WORST_TILES * tiles.shape[1])), 1).values.mean(1)
+    return loss, worst, figures

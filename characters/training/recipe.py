@@ -41,6 +41,9 @@ class Recipe:
         chunks: chunks of a clip.
         scatter: draw controls at random over their whole range instead of idle motion; what a reader needs to learn,
             as idle motion rarely blinks and never goes to extremes.
+        calm: least share of the range of head movement; each clip takes one between this and 1.
+        refine: the DiT goes on from the folder's dit.safetensors, whose audio encoder stays as it is, and practises
+            most on what it draws worst.
         compile: use torch.compile for the networks.
         log_every: steps between log lines.
         autoencoder, reader, dit: the stages, in this order. The reader is the network that `characters evaluate`
@@ -52,6 +55,8 @@ class Recipe:
     clips: int = 4096
     chunks: int = 24
     scatter: bool = False
+    calm: float = 1.0
+    refine: bool = False
     compile: bool = True
     log_every: int = 100
     autoencoder: Stage = field(default_factory=Stage)

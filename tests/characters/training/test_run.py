@@ -1,6 +1,7 @@
 """Every line of the recipe runs on a CPU, stops and goes on; the optimiser does what its paper says."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,23 @@ def test_all_stages_run_write_weights_and_resume(folder):
     assert (out / "autoencoder.safetensors").stat().st_mtime_ns == before
 
 
+def test_refining_goes_on_from_the_weights_and_leaves_the_audio_encoder(folder, tmp_path):
+    train(recipe(folder, 4), folder / "speech.npz", tmp_path, device="cpu")
+    config = load_model_config(str(folder / "model.yaml"))
+    before, after = DiT(config), DiT(config)
+    load_weights(before, tmp_path / "dit.safetensors")
+    (tmp_path / "dit.state.pt").unlink()
+    refine = replace(recipe(folder, 3), refine=True, calm=0.2)
+    train(refine, folder / "speech.npz", tmp_path, stages=("dit",), device="cpu")
+    load_weights(after, tmp_path / "dit.safetensors")
+    new = dict(after.named_parameters())
+    moved = {name for name, old in before.named_parameters() if not torch.equal(old, new[name])}
+    assert "head.head.weight" in moved
+    assert not any(name.startswith("conditioning.audio.") for name in moved)
+    assert all((new[name] - old).abs().max() < 0.1 for name, old in before.named_parameters())
+    assert "worst" in json.loads((tmp_path / "dit.log.json").read_text())[0]
+
+
 def test_what_is_missing_is_named(folder, tmp_path):
     with pytest.raises(UserError, match="no speech corpus"):
         train(recipe(folder, 1), tmp_path / "none.npz", tmp_path, device="cpu")
@@ -82,7 +100,7 @@ def test_what_is_missing_is_named(folder, tmp_path):
         load_recipe("smal")
 
 
-@pytest.mark.parametrize("name", ["small", "reader", "smoke"])
+@pytest.mark.parametrize("name", ["small", "refine", "reader", "smoke"])
 def test_shipped_recipes_load(name):
     assert load_recipe(name).model == "small"
 
