@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from characters.chunk import FPS, SAMPLE_RATE
 
 HELD = 0.01
 WARM_UP = 3.0
+STARTED_AT_ONCE = 8
 HIGHEST = 64
 
 
@@ -38,13 +40,15 @@ def measure(topology: Topology, sessions: int, seconds: float) -> bool:
     """Run `sessions` gangs, print their figures and say whether they were held."""
     from actors.gang import Gang
 
-    model, gangs = topology.model, []
+    model, gangs = topology.model, [Gang(topology) for _ in range(sessions)]
+
+    def start(seed: int) -> None:
+        portrait = np.random.default_rng(seed).integers(0, 255, (model.height, model.width, 3), np.uint8)
+        gangs[seed].start(Session(portrait, seed), timeout=120.0)
+
     try:
-        for seed in range(sessions):
-            gang = Gang(topology)
-            gangs.append(gang)
-            portrait = np.random.default_rng(seed).integers(0, 255, (model.height, model.width, 3), np.uint8)
-            gang.start(Session(portrait, seed), timeout=120.0)
+        with ThreadPoolExecutor(STARTED_AT_ONCE) as pool:
+            list(pool.map(start, range(sessions)))
         for seed, gang in enumerate(gangs):
             gang.call("aligner", "push", 0, speech(min(seconds + WARM_UP, 100.0), seed))
         time.sleep(WARM_UP)

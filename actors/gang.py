@@ -51,6 +51,8 @@ class Gang:
         on_state: called with each new state and a reason, from the gang's thread.
         health_period: seconds between looks at the stages.
         health_timeout: a stage that does not answer for so many seconds is taken for dead and killed.
+        stall_timeout: if no chunk has gone anywhere for so many seconds, though every stage answers, all are connected
+            anew; a character is never idle.
         max_rebuilds: within `rebuild_window` seconds; one more and the session has failed.
     """
 
@@ -64,6 +66,7 @@ class Gang:
         on_state: Callable[[State, str], None] = lambda state, reason: None,
         health_period: float = 1.0,
         health_timeout: float = 10.0,
+        stall_timeout: float = 20.0,
         max_rebuilds: int = 5,
         rebuild_window: float = 60.0,
     ) -> None:
@@ -73,6 +76,8 @@ class Gang:
         self._factory, self.on_state = factory, on_state
         self._group, self._own_group, self._first_bundle = group, group is None, first_bundle
         self._health_period, self._health_timeout = health_period, health_timeout
+        self._stall_timeout = stall_timeout
+        self._moved, self._moved_at = 0, 0.0  # steps that all roles have made, and when that was new
         self._max_rebuilds, self._rebuild_window = max_rebuilds, rebuild_window
         self._directory = f"characters-{uuid.uuid4().hex[:12]}"
         self._epoch = 0
@@ -210,6 +215,7 @@ class Gang:
         opened = [stage.open.remote(self._directory, self._epoch, self._retired) for stage in stages.values()]
         _all(opened, _CONNECT_TIMEOUT, self._stopping)
         self._runs = {stage.run.remote(): name for name, stage in stages.items()}
+        self._moved, self._moved_at = 0, time.monotonic()
 
     def _supervise(self) -> None:
         while not self._stopping.is_set():
@@ -224,8 +230,9 @@ class Gang:
                 return
 
     def _look_after(self) -> None:
-        """Ask every stage for its state, and kill those that do not answer."""
+        """Ask every stage for its state, kill those that do not answer, and see that chunks come along."""
         asked = {stage.state.remote(): name for name, stage in self._stages.items()}
+        counted = [stage.counts.remote() for stage in self._stages.values()]
         done, hung = ray.wait(list(asked), num_returns=len(asked), timeout=self._health_timeout)
         for answer in done:
             with contextlib.suppress(RayError):  # a death shows in run()'s future
@@ -234,6 +241,20 @@ class Gang:
             if not self._stopping.is_set():
                 log.warning("stage %s does not answer: killing it", asked[answer])
                 ray.kill(self._stages[asked[answer]])
+        if not hung:
+            with contextlib.suppress(RayError):
+                counts = ray.get(counted, timeout=self._health_timeout)
+                self._look_for_a_stall(sum(sum(pair) for count in counts for pair in count.values()))
+
+    def _look_for_a_stall(self, moved: int) -> None:
+        now = time.monotonic()
+        if moved != self._moved:
+            self._moved, self._moved_at = moved, now
+        elif now - self._moved_at > self._stall_timeout:
+            log.warning("no chunk has moved for %.0f s: connecting anew", now - self._moved_at)
+            self._moved_at = now
+            for stage in self._stages.values():
+                stage.abort.remote()
 
     def _rebuild(self, first: str) -> bool:
         """Replace what has died and connect everything anew, until it runs or there have been too many attempts."""

@@ -14,8 +14,11 @@ from actors.header import Header
 from actors.loop import LoopRole
 from actors.roles.model_group import ModelGroup
 from actors.session import Session
+from characters.audio_features import WINDOW_FRAMES
+from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, MOTION_CHANNELS
 from characters.errors import UserError, did_you_mean
 from characters.model.calibrate import CHUNKS, calibrate
+from characters.model.graph import Graph
 from characters.model.plan import ParallelPlan, Shard, shards
 from characters.model.quantise import needs_calibration
 from characters.model.sampler import Sampler
@@ -63,6 +66,7 @@ class DitShard(LoopRole):
         self._session: Session | None = None
         self._reference: Tensor | None = None
         self._idle = IdleMotion(1)
+        self._condition = Graph(lambda mel, motion: networks.dit.conditioning(mel=mel, motion=motion)[0])
         self._switch: tuple[int, str] | None = None
         self.drops = self._plan.gpus == 1
 
@@ -120,7 +124,7 @@ class DitShard(LoopRole):
                 assert window is not None
                 mel = window[None].to(networks.device, networks.dtype)
                 motion = idle.next_chunk().to(networks.device, networks.dtype)
-                tokens, _ = networks.dit.conditioning(mel=mel, motion=motion)
+                tokens = self._condition(mel, motion)
         made = self._sampler.sample(tokens, stream)
         if self._last:
             made = made[0]
@@ -199,6 +203,9 @@ class DitShard(LoopRole):
         rows = (dit.config.sink, self._shard.rows, dit.config.dit.dim)
         self._hand_on(sampler.prefill(still, self._from_before(rows)))
         if networks.device.type == "cuda":
+            if networks.config.dit.audio_dim and self._shard.stage == 0:
+                window = reference.new_zeros(1, WINDOW_FRAMES, MEL_BINS)
+                self._condition(window, reference.new_zeros(1, FRAMES_PER_CHUNK, len(MOTION_CHANNELS)))
             stream = None if self._shard.stage == 0 else reference.new_zeros(rows[1:])
             for sampler.exchange in (*others, exchange):
                 sampler.warm(told, stream)

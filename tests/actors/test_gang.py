@@ -269,6 +269,17 @@ def test_a_stage_that_hangs_is_killed_and_replaced(start: Start) -> None:
     wait_for_chunks(gang, count + 3)
 
 
+def test_a_session_in_which_nothing_moves_is_connected_anew(start: Start) -> None:
+    states: list[str] = []
+    gang = start(on_state=lambda state, reason: states.append(state), stall_timeout=2.0)
+    wait_for_chunks(gang, 3)
+    assert states == ["running"]
+    gang.call("dit.0.0", "set", "delay", 600.0)  # it answers all the same
+    eventually(lambda: states == ["running", "rebuilding", "running"], "not rebuilt", timeout=40.0)
+    count = len(published(gang))
+    wait_for_chunks(gang, count + 3)
+
+
 def test_a_session_that_keeps_failing_ends(start: Start) -> None:
     states: list[tuple[str, str]] = []
     gang = start(on_state=lambda state, reason: states.append((state, reason)), max_rebuilds=1)
