@@ -79,14 +79,9 @@ class Gang:
         self._stall_timeout = stall_timeout
         self._moved, self._moved_at = 0, 0.0  # steps that all roles have made, and when that was new
         self._max_rebuilds, self._rebuild_window = max_rebuilds, rebuild_window
-        self._directory = f"characters-{uuid.uuid4().hex[:12]}"
         self._epoch = 0
         self._stages: dict[str, ActorHandle] = {}
-        self._runs: dict[Any, str] = {}  # future of run() -> stage
-        self._states: dict[str, dict[str, Any]] = {}
-        self._retired = NONE_RETIRED
-        self._session: Session | None = None
-        self._rebuilds: deque[float] = deque()
+        self._forget()
         self._stopping = threading.Event()
         self._supervisor: threading.Thread | None = None
 
@@ -154,6 +149,49 @@ class Gang:
             self._supervisor.join()
         if self.state not in ("failed", "stopped"):
             self._end("stopped", "stopped")
+
+    def renew(self, topology: Topology) -> None:
+        """Be ready for another session, and end the one that runs.
+
+        The room's process, which knew its user, is replaced; the others keep their weights and are told to forget.
+
+        Args:
+            topology: the same but for what its room's process reads, such as the voice.
+
+        Raises:
+            GangFailed: processes could not be stopped or loaded; all of them have been let go of.
+            UserError: the model cannot be loaded.
+        """
+        self._stopping.set()
+        if self._supervisor is not None:
+            self._supervisor.join()
+            self._supervisor = None
+        self._stopping.clear()
+        if self.state in ("failed", "stopped"):
+            raise GangFailed(self.reason)
+        with self._failures_end_it():
+            gone = self._disconnect()[0] if self._runs else []
+            _all(
+                [s.close.remote(self._directory) for name, s in self._stages.items() if name not in gone],
+                _ABORT_TIMEOUT,
+            )
+            room = self.topology.stage_of("publisher").name
+            if room not in gone:
+                ray.kill(self._stages[room])
+                gone.append(room)
+            self.topology = topology
+            self._forget()
+            self._become("starting", "ready for another session")
+            self._load_stages(gone)
+
+    def _forget(self) -> None:
+        """As if there had been no session."""
+        self._directory = f"characters-{uuid.uuid4().hex[:12]}"
+        self._runs: dict[Any, str] = {}  # future of run() -> stage
+        self._states: dict[str, dict[str, Any]] = {}
+        self._retired = NONE_RETIRED
+        self._session: Session | None = None
+        self._rebuilds: deque[float] = deque()
 
     def retire(self, generation: int) -> None:
         """Generation `generation` and older ones are over: every stage drops them at its next chunk."""

@@ -30,7 +30,9 @@ _FORGOTTEN_SECONDS = 90.0
 class Pipeline:
     """Processes of one session after another: always loaded, so that a user does not wait for a model.
 
-    Each session gets fresh processes: nothing of one user is left when the next one comes.
+    Each session gets a fresh process for its room, which is what knows a user: nothing of one is left when the next one
+    comes. The model's processes keep their weights, which take minutes to load for a large model, and start over from
+    the next portrait.
 
     Args:
         profile: what to run; its bundles follow the replica's own in the replica's placement group.
@@ -79,7 +81,7 @@ class Pipeline:
                 yield {"state": state, "reason": reason, "stage": stage, "pipeline": self._name}
         finally:
             # Not awaited here: a cancelled generator may not wait, and the next session waits for it anyway.
-            self._next = loop.create_task(self._replace(gang))
+            self._next = loop.create_task(self._renew(gang))
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """How the next session hears, thinks and speaks: fields of `VoiceConfig` that differ from the profile's.
@@ -95,12 +97,12 @@ class Pipeline:
         if voice == self._topology.profile.voice:
             return
         self._topology = plan_topology(dataclasses.replace(self._profile, voice=voice))
-        if not self._busy:  # else the session's end brings new processes
+        if not self._busy:  # else the session's end does it
             self._busy = True
-            self._next = asyncio.get_running_loop().create_task(self._replace(self._gang))
+            self._next = asyncio.get_running_loop().create_task(self._renew(self._gang))
 
     async def drained(self) -> None:
-        """Wait until the last session's processes are gone and new ones are loaded."""
+        """Wait until the last session is gone and the next one could start."""
         if self._next is not None:
             await self._next
 
@@ -110,15 +112,20 @@ class Pipeline:
             return
         await asyncio.to_thread(self._gang.check)
 
-    async def _replace(self, gang: Gang) -> None:
-        await asyncio.to_thread(gang.stop)
-        made_of, self._gang = self._topology, self._make()
+    async def _renew(self, gang: Gang) -> None:
+        gang.on_state = lambda state, reason: None
+        made_of = self._topology
         try:
-            await asyncio.to_thread(self._gang.prepare)
-        except (GangFailed, UserError) as error:  # the next health check says so too
-            log.error("the pipeline cannot be loaded again: %s", error)
+            await asyncio.to_thread(gang.renew, made_of)
+        except (GangFailed, UserError) as error:
+            log.warning("the pipeline is loaded again as a whole: %s", error)
+            self._gang = self._make()
+            try:
+                await asyncio.to_thread(self._gang.prepare)
+            except (GangFailed, UserError) as error:  # the next health check says so too
+                log.error("the pipeline cannot be loaded again: %s", error)
         if made_of is not self._topology:  # reconfigured meanwhile
-            await self._replace(self._gang)
+            await self._renew(self._gang)
         self._busy = False
 
     def _make(self) -> Gang:

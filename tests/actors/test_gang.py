@@ -280,6 +280,46 @@ def test_a_session_in_which_nothing_moves_is_connected_anew(start: Start) -> Non
     wait_for_chunks(gang, count + 3)
 
 
+def test_another_session_in_the_same_processes(start: Start) -> None:
+    states: list[str] = []
+    gang = start(session=Session(portrait(123)), on_state=lambda state, reason: states.append(state))
+    gang.retire(3)
+    wait_for_chunks(gang, 8)
+    before = pids_of(gang)
+    began = time.monotonic()
+    gang.renew(gang.topology)
+    after = pids_of(gang)
+    assert {name for name in STAGES if before[name] != after[name]} == {"room"}
+    gang.renew(gang.topology)  # nobody came
+    gang.start(Session(portrait(45)))
+    wait_for_chunks(gang, 4)
+    print(f"\nanother session's fourth chunk after {time.monotonic() - began:.2f} s")
+    assert states == ["running", "starting", "starting", "running"]
+    assert gang.call("dit.0.0", "portraits") == [123.0, 45.0]
+    assert published(gang)[0] == 0
+    pcm, _ = bursts(20)
+    assert gang.call("aligner", "push", 0, pcm) == len(pcm)  # a generation that was retired in the last session
+    eventually(lambda: gang.call("aligner", "account", 0).played == len(pcm), "the sound was not played")
+    os.kill(pids_of(gang)["decoder"], signal.SIGKILL)
+    eventually(lambda: states[-2:] == ["rebuilding", "running"], "not rebuilt")
+
+
+def test_what_died_is_replaced_for_the_next_session(start: Start) -> None:
+    gang = start()
+    wait_for_chunks(gang, 3)
+    gang.call("dit.0.0", "set", "delay", 600.0)  # it will not stop
+    time.sleep(1)
+    before = pids_of(gang)
+    gang.renew(gang.topology)
+    after = pids_of(gang)
+    assert {name for name in STAGES if before[name] != after[name]} == {"room", "dit.0.0"}
+    gang.start(Session(portrait()))
+    wait_for_chunks(gang, 3)
+    gang.stop()
+    with pytest.raises(GangFailed):
+        gang.renew(gang.topology)
+
+
 def test_a_session_that_keeps_failing_ends(start: Start) -> None:
     states: list[tuple[str, str]] = []
     gang = start(on_state=lambda state, reason: states.append((state, reason)), max_rebuilds=1)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from actors.gang import GangFailed
 from actors.session import RoomAddress
 from actors.topology import load_profile, plan_topology
 from actors.voice.config import VoiceConfig
@@ -42,13 +43,18 @@ def test_what_is_wrong_is_the_users_error(given: dict[str, Any], message: str) -
 
 
 class _Gang:
-    """Counts what is made."""
+    """Counts how often it is made ready again."""
 
     def __init__(self, topology: Any) -> None:
-        self.topology = topology
+        self.topology, self.renewed, self.fails = topology, 0, False
 
     def prepare(self) -> None:
         pass
+
+    def renew(self, topology: Any) -> None:
+        if self.fails:
+            raise GangFailed("asked to")
+        self.topology, self.renewed = topology, self.renewed + 1
 
     def stop(self) -> None:
         pass
@@ -74,17 +80,21 @@ def test_an_idle_pipeline_takes_another_language_model_and_a_busy_one_when_it_is
         pipeline = _Idle()
         await pipeline.reconfigure({})
         await pipeline.reconfigure({"llm": {"engine": "nonsense"}})
-        assert pipeline.made == 1, "nothing to change"
+        assert pipeline._gang.renewed == 0, "nothing to change"
         await pipeline.reconfigure({"llm": {"engine": "openai", "model": "m"}})
         await pipeline.drained()
-        assert (pipeline.made, pipeline._gang.topology.profile.voice.llm.model) == (2, "m")
+        assert (pipeline._gang.renewed, pipeline._gang.topology.profile.voice.llm.model) == (1, "m")
         pipeline._busy = True
         await pipeline.reconfigure({"llm": {"engine": "openai", "model": "n"}})
-        assert pipeline.made == 2, "its session keeps what it has"
-        await pipeline._replace(pipeline._gang)
+        assert pipeline._gang.renewed == 1, "its session keeps what it has"
+        await pipeline._renew(pipeline._gang)
         assert pipeline._gang.topology.profile.voice.llm.model == "n"
         await pipeline.reconfigure({})
         await pipeline.drained()
         assert pipeline._gang.topology.profile.voice == VoiceConfig()
+        assert pipeline.made == 1
+        pipeline._gang.fails = True
+        await pipeline._renew(pipeline._gang)
+        assert (pipeline.made, pipeline._gang.renewed) == (2, 0), "what cannot be renewed is made anew"
 
     asyncio.run(play())

@@ -121,6 +121,23 @@ def test_restore_goes_on_with_the_motion(networks: CharacterModel, session: Sess
     assert torch.equal(other._idle.next_chunk(), expected)
 
 
+def test_another_session_finds_nothing_of_the_last_one(networks: CharacterModel, session: Session) -> None:
+    def frames(shard: DitShard, decoder: VaeDecoder) -> list[torch.Tensor]:
+        for role in (shard, decoder):
+            role.reset(session)
+        return [decoder.decode(shard.generate(window)).clone() for window in windows(3)]
+
+    used = DitShard(networks, networks.dtype), VaeDecoder(networks)
+    for role in used:
+        role.reset(Session(np.full_like(session.portrait, 200), session.seed + 1))
+    for window in windows(5):
+        used[1].decode(used[0].generate(window))
+    for role in used:
+        role.close()
+    fresh = frames(DitShard(networks, networks.dtype), VaeDecoder(networks))
+    assert all(map(torch.equal, frames(*used), fresh))
+
+
 def test_the_decoder_restores_exactly(networks: CharacterModel, session: Session) -> None:
     shard, decoder, other = DitShard(networks, networks.dtype), VaeDecoder(networks), VaeDecoder(networks)
     for role in (shard, decoder, other):
