@@ -86,9 +86,11 @@ class Report:
         self.say, self.complete, self.flops = say, True, math.nan
 
     def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
-        """A part of the measurement; None if it failed."""
+        """A part of the measurement; None if it failed. Raises UserError if the user can put it right."""
         try:
             return measure()
+        except UserError:
+            raise
         except Exception as error:
             self.complete = False
             self.say(f"not measured: {what}: {type(error).__name__}: {error}")
@@ -205,7 +207,11 @@ def _time(job: Job, device: torch.device, rows: SplitRows | None, say: Callable[
 
 
 def _compare_with_diffusers(report: Report, config: ModelConfig, device: torch.device, whole: Timing | None) -> None:
-    theirs = report.attempt("diffusers", lambda: published_decoder(config, device))
+    try:
+        theirs = report.attempt("diffusers", lambda: published_decoder(config, device))
+    except UserError as error:  # nothing has failed
+        report.say(f"no baseline: {error}")
+        return
     if theirs is None:
         return
     for name, tuned in (("diffusers, eager", False), ("diffusers, eager, convolutions tuned", True)):

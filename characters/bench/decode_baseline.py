@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from characters.bench.decode_quality import smooth_latents
+from characters.errors import UserError
 from characters.model.config import ModelConfig
 from characters.model.wan_vae.stream import fastest_convolutions
 
@@ -21,14 +22,18 @@ WARM, TIMED = 3, 5
 
 
 def published_decoder(config: ModelConfig, device: torch.device) -> Any:
-    """diffusers' autoencoder with random weights; None without diffusers, or for Wan 2.2's."""
+    """diffusers' autoencoder with random weights.
+
+    Raises:
+        UserError: there is no diffusers, or the model's is the Wan 2.2 VAE, which it decodes another way.
+    """
     wan = config.autoencoder.wan
     try:
         from diffusers import AutoencoderKLWan
     except ModuleNotFoundError:
-        return None
+        raise UserError("diffusers is not installed; `pip install diffusers` for the comparison") from None
     if wan is None or wan.shortcuts:
-        return None
+        raise UserError("the comparison is with the Wan 2.1 VAE, and this model has another")
     theirs = AutoencoderKLWan(
         base_dim=wan.encoder_dim,
         decoder_base_dim=wan.decoder_dim,
