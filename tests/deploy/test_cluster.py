@@ -4,7 +4,6 @@ rooms; pipelines that do nothing."""
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections import Counter
@@ -110,7 +109,6 @@ class Hosts(Application):
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """Three hosts of eight GPUs in two islands each, one pipeline."""
-    os.environ.update(ENVIRONMENT | {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"})
     import ray
     from ray import cloudpickle
     from ray.cluster_utils import Cluster
@@ -129,8 +127,11 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     dashboard = {"include_dashboard": True, "dashboard_port": free_ports(18265, 1)}
     kind, label = {"accelerator_type:H200": 1}, {ISLAND_LABEL: str(ISLAND)}
     host = {"num_cpus": 1, "num_gpus": GPUS, "resources": kind, "labels": label, **memory}
-    cluster = Cluster(initialize_head=True, head_node_args=host | dashboard)
+    environment = ENVIRONMENT | {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
     with pytest.MonkeyPatch.context() as patch:
+        for key, value in environment.items():
+            patch.setenv(key, value)
+        cluster = Cluster(initialize_head=True, head_node_args=host | dashboard)
         patch.setattr(app, "Pipeline", StubPipeline)
         cloudpickle.register_pickle_by_value(stub_pipeline)
         try:

@@ -88,7 +88,7 @@ def test_two_users_at_one_pipeline(
     out = tmp_path / "load.json"
     command = [sys.executable, "-m", "characters.cli.main", "loadtest", "--url", application.address]
     told = subprocess.run(
-        [*command, "--users", "2", "--minutes", "0.6", "--out", str(out)], capture_output=True, text=True, timeout=120
+        [*command, "--users", "2", "--minutes", "0.4", "--out", str(out)], capture_output=True, text=True, timeout=120
     )
     assert told.returncode == 0, told.stderr
     with capsys.disabled():
