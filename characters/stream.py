@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -116,29 +117,27 @@ class Stream:
         self._idle = IdleMotion(1, seed=seed, sway=LIVE_SWAY)
 
     def run(self, pcm: Iterator[np.ndarray]) -> Iterator[Chunk]:
-        """Generate video for sound.
+        """Generate video for sound; a chunk is decoded while the DiT makes the next one.
 
         Args:
             pcm: float32 [4000] blocks, mono at 24 kHz.
 
         Yields:
-            One chunk per block, in order, delayed by the look-ahead of 83 ms (one block).
+            One chunk per block, in order, two blocks later: one for the look-ahead of 83 ms, one for the decoder.
         """
-        audio = AudioWindow()
-        waiting: deque[np.ndarray] = deque()
-        for block in pcm:
-            if block.shape != (SAMPLES_PER_CHUNK,):
-                raise ValueError(f"expected a block of {SAMPLES_PER_CHUNK} samples, got {block.shape}")
-            audio.push(block)
-            waiting.append(block)
-            while (window := audio.pop()) is not None:
-                yield self.step(window, waiting.popleft())
-        # The sound has ended; silence follows for the look-ahead of the last chunk.
-        audio.push(np.zeros(SAMPLES_PER_CHUNK, np.float32))
-        while waiting and (window := audio.pop()) is not None:
-            yield self.step(window, waiting.popleft())
+        with ThreadPoolExecutor(1, "decoder") as decoder:
+            last: Future[Chunk] | None = None
+            for window, block in _windows(pcm):
+                latent, timings = self._generate(window)
+                # A copy: on a GPU the sampler makes the next one in the same place.
+                index = self._sampler.index - 1
+                this = decoder.submit(self._show, index, latent.clone(), block, timings)
+                if last is not None:
+                    yield last.result()
+                last = this
+            if last is not None:
+                yield last.result()
 
-    @torch.inference_mode()
     def step(self, window: np.ndarray, pcm: np.ndarray) -> Chunk:
         """Generate the next chunk.
 
@@ -146,17 +145,46 @@ class Stream:
             window: float32 [48, 80], from `AudioWindow`.
             pcm: float32 [4000], the chunk's own sound.
         """
-        model, index = self._model, self._sampler.index
-        clock = StageClock(model.device)
+        index = self._sampler.index
+        latent, timings = self._generate(window)
+        return self._show(index, latent, pcm, timings)
+
+    @torch.inference_mode()
+    def _generate(self, window: np.ndarray) -> tuple[Tensor, dict[str, float]]:
+        """The next latent, and seconds by stage."""
+        model, clock = self._model, StageClock(self._model.device)
         mel = torch.from_numpy(window)[None].to(model.device, model.dtype)
         motion = self._idle.next_chunk().to(model.device, model.dtype)
         tokens = self._condition(mel, motion)
         clock.stage("audio")
         latent = self._sampler.sample(tokens)
         clock.stage("dit")
+        return latent, clock.seconds
+
+    @torch.inference_mode()
+    def _show(self, index: int, latent: Tensor, pcm: np.ndarray, timings: dict[str, float]) -> Chunk:
+        """The chunk of a latent."""
+        clock = StageClock(self._model.device)
         frames = self._decoder.decode(latent)[0].cpu().numpy()
         clock.stage("decode")
-        return Chunk(index=index, generation=0, frames=frames, pcm=pcm, timings=clock.seconds)
+        return Chunk(index=index, generation=0, frames=frames, pcm=pcm, timings=timings | clock.seconds)
+
+
+def _windows(pcm: Iterator[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What each chunk hears, and its own sound."""
+    audio = AudioWindow()
+    waiting: deque[np.ndarray] = deque()
+    for block in pcm:
+        if block.shape != (SAMPLES_PER_CHUNK,):
+            raise ValueError(f"expected a block of {SAMPLES_PER_CHUNK} samples, got {block.shape}")
+        audio.push(block)
+        waiting.append(block)
+        while (window := audio.pop()) is not None:
+            yield window, waiting.popleft()
+    # The sound has ended; silence follows for the look-ahead of the last chunk.
+    audio.push(np.zeros(SAMPLES_PER_CHUNK, np.float32))
+    while waiting and (window := audio.pop()) is not None:
+        yield window, waiting.popleft()
 
 
 class StageClock:
@@ -209,5 +237,12 @@ def frame_size(model: str = "small") -> tuple[int, int]:
 
 
 def open_stream(*, model: str = "small", portrait: np.ndarray, seed: int = 0, device: str = "auto") -> Stream:
-    """Load a model and start a stream; see `CharacterModel.load` and `Stream`."""
-    return Stream(CharacterModel.load(model, device), portrait, seed)
+    """Load a model and start a stream; see `CharacterModel.load` and `Stream`.
+
+    On a CPU, DiT and decoder get half of PyTorch's threads each: they work at the same time, and fewer threads lose
+    less in waiting for each other when other programs want the cores.
+    """
+    loaded = CharacterModel.load(model, device)
+    if loaded.device.type == "cpu":
+        torch.set_num_threads(max(1, torch.get_num_threads() // 2))
+    return Stream(loaded, portrait, seed)

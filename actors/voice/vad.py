@@ -25,7 +25,7 @@ def silero_file() -> Path:
     folder = Path(spec.origin).parent / "assets" if spec and spec.origin else None
     files = sorted(folder.glob("silero_vad*.onnx")) if folder else []
     if not files:
-        raise UserError("the voice agent needs faster-whisper 1.2 or later: pip install 'characters[voice]'")
+        raise UserError("the voice agent needs faster-whisper 1.2 or later: pip install -e '.[voice]'")
     return files[-1]
 
 

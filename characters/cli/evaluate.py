@@ -50,11 +50,13 @@ def evaluate(
     from characters.evaluation.bench import QUICK, Amount, Bench
     from characters.evaluation.evaluate import evaluate as run
     from characters.evaluation.heldout import load_heldout
+    from characters.evaluation.pictures import require_matplotlib
     from characters.evaluation.precision import to_fp8
     from characters.evaluation.report import print_table
     from characters.model.config import check, load_model_config
     from characters.stream import choose_device, fast_dtype
 
+    require_matplotlib()  # better said now than after loading
     amount = QUICK if quick else Amount()
     amount = dataclasses.replace(
         amount, **{k: v for k, v in {"identities": identities, "minutes": minutes}.items() if v is not None}

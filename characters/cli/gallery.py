@@ -103,9 +103,10 @@ def write_character(folder: Path, portrait: Path, fields: dict[str, str], voice:
     from PIL import Image
 
     from characters.character import FILE_NAME
-    from characters.media.portrait import load_portrait
+    from characters.media.portrait import check_content, load_portrait
 
     picture = load_portrait(portrait, *PORTRAIT_SIZE)
+    check_content(picture, portrait)
     Image.fromarray(picture).save(folder / "portrait.png")
     Image.fromarray(load_portrait(folder / "portrait.png", *PREVIEW_SIZE)).save(folder / "preview.png")
     data = fields | {"portrait": "portrait.png", "voice": {"engine": voice, "speed": 1.0, "pitch": 0.0}}

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import click
 
-from characters.training.recipe import load_recipe
-from characters.training.run import STAGES
-from characters.training.run import train as run_recipe
-from characters.training.speech_corpus import build
+from characters.training.recipe import STAGES, load_recipe
 
 
 @click.command()
@@ -18,6 +15,8 @@ from characters.training.speech_corpus import build
 @click.option("--seed", default=1, show_default=True)
 def corpus(out: Path, minutes: float, seed: int) -> None:
     """Make the speech corpus that training needs, with hibari-tts and espeak-ng."""
+    from characters.training.speech_corpus import build
+
     click.echo(build(out, minutes, seed))
 
 
@@ -32,4 +31,6 @@ def train(recipe: str, corpus: Path, out: Path, stages: tuple[str, ...], device:
 
     Several GPUs: `torchrun --nproc-per-node N -m characters train ...`.
     """
+    from characters.training.run import train as run_recipe
+
     run_recipe(load_recipe(recipe), corpus, out, stages or STAGES, device)

@@ -26,7 +26,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise UserError("plots need matplotlib; install it with: pip install 'characters[train]'") from None
+        raise UserError("plots need matplotlib; install it with: pip install -e '.[train]'") from None
 
 
 def contact_sheet(pictures: Tensor, columns: list[str], rows: list[str], path: Path) -> None:

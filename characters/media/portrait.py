@@ -17,6 +17,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")  # decode
 MIN_SIDE = 64
 MAX_PIXELS = 64_000_000  # 192 MB as RGB; twice a good camera
 MAX_ASPECT = 3.0
+MIN_CONTRAST = 4.0  # standard deviation in 255ths, of the channel that has most of it
 BACKGROUND = (226, 224, 219)  # shows through where a portrait is transparent
 
 
@@ -35,6 +36,12 @@ def load_portrait(path: str | Path, height: int, width: int) -> np.ndarray:
     box = crop_box(*image.size, height, width)
     resized = image.resize((width, height), Image.Resampling.LANCZOS, box=box)
     return np.array(resized, dtype=np.uint8)
+
+
+def check_content(portrait: np.ndarray, path: str | Path) -> None:
+    """Raise UserError if there is nothing to be seen on a portrait that `load_portrait` read from `path`."""
+    if portrait.std((0, 1)).max() < MIN_CONTRAST:
+        raise UserError(f"{path} is of one colour: there is no face on it")
 
 
 def crop_box(image_width: int, image_height: int, height: int, width: int) -> tuple[float, float, float, float]:

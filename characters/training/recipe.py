@@ -8,6 +8,7 @@ from pathlib import Path
 from characters.config import load_yaml
 from characters.errors import UserError
 
+STAGES = ("autoencoder", "reader", "dit")
 RECIPE_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "train"
 
 

@@ -15,9 +15,7 @@ from characters.training.clips import ClipPool, Corpus
 from characters.training.dit import train_dit
 from characters.training.loop import Workers
 from characters.training.reader import train_reader
-from characters.training.recipe import Recipe
-
-STAGES = ("autoencoder", "reader", "dit")
+from characters.training.recipe import STAGES, Recipe
 
 
 def train(recipe: Recipe, corpus: Path, folder: Path, stages: tuple[str, ...] = STAGES, device: str = "cuda") -> None:

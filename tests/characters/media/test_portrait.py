@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from characters.errors import UserError
-from characters.media.portrait import BACKGROUND, crop_box, load_portrait
+from characters.media.portrait import BACKGROUND, check_content, crop_box, load_portrait
 
 RED, GREEN, BLUE = (200, 30, 30), (30, 160, 30), (30, 30, 200)
 
@@ -134,3 +134,9 @@ def test_other_bad_portraits(tmp_path: Path) -> None:
     refused("tall.png", "long and narrow")
     Image.new("RGB", (400, 100)).save(tmp_path / "wide.png")
     refused("wide.png", "long and narrow")
+
+
+def test_a_picture_of_nothing_is_refused(tmp_path):
+    with pytest.raises(UserError, match="of one colour"):
+        check_content(np.full((272, 176, 3), 128, np.uint8), tmp_path / "grey.png")
+    check_content(np.repeat(np.arange(176, dtype=np.uint8)[None, :, None], 3, 2), tmp_path / "face.png")
