@@ -65,8 +65,9 @@ class Pipeline:
         events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         gang.on_state = lambda state, reason: loop.call_soon_threadsafe(events.put_nowait, (state, reason))
         self._busy = True
+        starting = asyncio.ensure_future(asyncio.to_thread(gang.start, session))
         try:
-            await asyncio.to_thread(gang.start, session)
+            await asyncio.shield(starting)
             while True:
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
@@ -81,7 +82,7 @@ class Pipeline:
                 yield {"state": state, "reason": reason, "stage": stage, "pipeline": self._name}
         finally:
             # Not awaited here: a cancelled generator may not wait, and the next session waits for it anyway.
-            self._next = loop.create_task(self._renew(gang))
+            self._next = loop.create_task(self._renew(gang, starting))
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """How the next session hears, thinks and speaks: fields of `VoiceConfig` that differ from the profile's.
@@ -112,8 +113,11 @@ class Pipeline:
             return
         await asyncio.to_thread(self._gang.check)
 
-    async def _renew(self, gang: Gang) -> None:
+    async def _renew(self, gang: Gang, starting: asyncio.Future[None] | None = None) -> None:
         gang.on_state = lambda state, reason: None
+        if starting is not None:  # a user may leave before the session has begun
+            await asyncio.wait([starting])
+            starting.exception()  # if there was one, `renew` tells of it
         made_of = self._topology
         try:
             await asyncio.to_thread(gang.renew, made_of)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from typing import Any
 
 import pytest
@@ -46,12 +48,18 @@ class _Gang:
     """Counts how often it is made ready again."""
 
     def __init__(self, topology: Any) -> None:
-        self.topology, self.renewed, self.fails = topology, 0, False
+        self.topology, self.renewed, self.fails, self.starting = topology, 0, False, False
 
     def prepare(self) -> None:
         pass
 
+    def start(self, session: Any) -> None:
+        self.starting = True
+        time.sleep(0.5)
+        self.starting = False
+
     def renew(self, topology: Any) -> None:
+        assert not self.starting
         if self.fails:
             raise GangFailed("asked to")
         self.topology, self.renewed = topology, self.renewed + 1
@@ -96,5 +104,21 @@ def test_an_idle_pipeline_takes_another_language_model_and_a_busy_one_when_it_is
         pipeline._gang.fails = True
         await pipeline._renew(pipeline._gang)
         assert (pipeline.made, pipeline._gang.renewed) == (2, 0), "what cannot be renewed is made anew"
+
+    asyncio.run(play())
+
+
+def test_who_leaves_before_the_session_has_begun_leaves_the_pipeline_in_order() -> None:
+    async def play() -> None:
+        pipeline = _Idle()
+        events = pipeline.session(None)  # type: ignore[arg-type]
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.1)
+        assert pipeline._gang.starting
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        await pipeline.drained()
+        assert (pipeline.made, pipeline._gang.renewed, pipeline._busy) == (1, 1, False)
 
     asyncio.run(play())
