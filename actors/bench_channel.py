@@ -140,7 +140,7 @@ def check_bounded(kind: Kind, folder: str) -> str:
 
 
 def check_abort(kind: Kind, folder: str) -> str:
-    """Abort must wake a waiting receiver at once; NCCL lets go of the other GPU's memory meanwhile, which takes 0.1 s."""
+    """Abort must wake a waiting receiver, also while NCCL lets go of the other GPU's memory."""
     pair = Pair(kind, SMALL, folder)
     pair.send(3)
     time.sleep(0.3)
