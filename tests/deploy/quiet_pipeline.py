@@ -47,6 +47,10 @@ class QuietGang:
             file.write(json.dumps(told) + "\n")
         self.on_state("running", "started")
 
+    def renew(self, topology: Topology) -> None:
+        """Nothing to replace."""
+        self.topology = topology
+
     def handle(self, role: str) -> None:
         """There is no actor."""
 
