@@ -83,6 +83,7 @@ class Gang:
         self._stages: dict[str, ActorHandle] = {}
         self._forget()
         self._stopping = threading.Event()
+        self._over = False  # `stop` was called
         self._supervisor: threading.Thread | None = None
 
     def prepare(self, timeout: float = 60.0) -> None:
@@ -144,6 +145,7 @@ class Gang:
 
     def stop(self) -> None:
         """End the session and everything that was started for it."""
+        self._over = True
         self._stopping.set()
         if self._supervisor is not None:
             self._supervisor.join()
@@ -166,9 +168,11 @@ class Gang:
         if self._supervisor is not None:
             self._supervisor.join()
             self._supervisor = None
-        self._stopping.clear()
         if self.state in ("failed", "stopped"):
             raise GangFailed(self.reason)
+        self._stopping.clear()
+        if self._over:  # meanwhile, in another thread
+            self._stopping.set()
         with self._failures_end_it():
             gone = self._disconnect()[0] if self._runs else []
             _all(

@@ -43,7 +43,7 @@ class Pipeline:
         self._topology = plan_topology(profile)
         self._name = serve.get_replica_context().replica_id.unique_id
         self._group = ray.util.get_current_placement_group()
-        self._busy = False
+        self._busy = self._over = False
         self._gang = self._make()
         self._gang.prepare()
         self._next: asyncio.Task[None] | None = None
@@ -122,6 +122,8 @@ class Pipeline:
         try:
             await asyncio.to_thread(gang.renew, made_of)
         except (GangFailed, UserError) as error:
+            if self._over:
+                return
             log.warning("the pipeline is loaded again as a whole: %s", error)
             self._gang = self._make()
             try:
@@ -139,6 +141,7 @@ class Pipeline:
         )
 
     def __del__(self) -> None:
+        self._over = True
         gang = getattr(self, "_gang", None)
         if gang is not None:
             gang.stop()

@@ -74,7 +74,7 @@ class _Idle(Pipeline):
     def __init__(self) -> None:
         self._profile = load_profile("laptop")
         self._topology = plan_topology(self._profile)
-        self._busy, self._next = False, None
+        self._busy, self._next, self._over = False, None, False
         self.made = 0
         self._gang = self._make()
 
