@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from matplotlib.figure import Figure
 
 from actors.ledger import percentile
 from characters.chunk import CHUNK_SECONDS, FPS
+from characters.errors import UserError
+from characters.output import whole_file
 from deploy.loadtest import Outing, Visit
 
 STALL = 1.5 * CHUNK_SECONDS  # seconds without anything new: one chunk is missing
@@ -91,15 +93,30 @@ def lines(found: dict[str, Any]) -> Iterable[str]:
 
 
 def write(outing: Outing, file: Path) -> tuple[dict[str, Any], Path]:
-    """Write the report to `file`, and a picture of it beside; the report, and where the picture is."""
-    found = report(outing)
-    file.write_text(json.dumps(found, indent=1) + "\n")
-    picture = file.with_suffix(".png")
-    _draw(outing, picture)
+    """Write the report to `file`, and a picture of it beside; the report, and where the picture is.
+
+    Raises:
+        UserError: one of them cannot be written.
+    """
+    found, picture = report(outing), picture_beside(file)
+    with whole_file(file) as out:
+        out.write(json.dumps(found, indent=1).encode() + b"\n")
+    with whole_file(picture) as out:
+        _draw(outing, out)
     return found, picture
 
 
-def _draw(outing: Outing, file: Path) -> None:
+def picture_beside(file: Path) -> Path:
+    """Where the picture of a report goes. Raises UserError if the report's own name is that of a picture."""
+    picture = file.with_suffix(".png")
+    if picture == file:
+        raise UserError(
+            f"cannot write {file}: the report is JSON, and its picture takes that name; use a name in .json"
+        )
+    return picture
+
+
+def _draw(outing: Outing, file: BinaryIO) -> None:
     figure = Figure(figsize=(12, 8), layout="constrained")
     (who, rate), (turns, gaps) = figure.subplots(2, 2)
     for visit in outing.visits:
@@ -122,7 +139,7 @@ def _draw(outing: Outing, file: Path) -> None:
     gaps.hist([1e3 * gap for gap in _gaps(visit.frames for visit in outing.visits)], bins=100, log=True)
     gaps.axvline(1e3 * CHUNK_SECONDS, color="red")
     gaps.set(title="between frames; red: 166.7 ms", xlabel="ms")
-    figure.savefig(file, dpi=110)
+    figure.savefig(file, format="png", dpi=110)
 
 
 def _visit(visit: Visit) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from characters.errors import UserError
+from characters.output import check_output
 
 
 @click.command()
@@ -20,8 +20,7 @@ def calibrate(out: Path, seconds: float) -> None:
     from deploy.planning.calibrate import calibrate as measure
     from deploy.planning.calibrate import write
 
-    if not out.absolute().parent.is_dir():  # before minutes are spent
-        raise UserError(f"cannot write {out}: there is no such folder")
+    check_output(out)  # before minutes are spent
     rates = measure(seconds, say=click.echo)
     write(rates, out)
     small = rates.models["small"]

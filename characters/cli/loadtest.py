@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from characters.errors import UserError
+from characters.output import check_output
 
 
 @click.command()
@@ -21,11 +21,11 @@ def loadtest(url: str, users: int, minutes: float, character: str, out: Path) ->
     Frames a second, stalls, the time to an answer; who is let in, queued and refused, and why. The report is JSON, with
     a picture beside it. An application with an API key wants it in CHARACTERS_API_KEY.
     """
-    if not out.absolute().parent.is_dir():  # before minutes are spent
-        raise UserError(f"cannot write {out}: there is no such folder")
-    from deploy.load_report import lines, write
+    from deploy.load_report import lines, picture_beside, write
     from deploy.loadtest import loadtest as send
 
+    check_output(out)  # before minutes are spent
+    check_output(picture_beside(out))
     found, picture = write(send(url, users, minutes, character, say=click.echo), out)
     for line in lines(found):
         click.echo(line)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-import tempfile
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -17,41 +15,28 @@ from av.audio.resampler import AudioResampler
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 
+from characters import output
 from characters.chunk import FPS, SAMPLE_RATE
 from characters.errors import UserError
+from characters.output import put, temporary, write_error
 
 # The first of these that the installed FFmpeg has. B-frames are off, so that frames need no reordering delay.
 VIDEO_ENCODERS = {"libx264": {"preset": "veryfast", "crf": "17", "bf": "0"}, "libopenh264": {"rc_mode": "quality"}}
 AUDIO_RATE = 48_000  # every player's native rate; it also halves the AAC encoder's priming
 AUDIO_BITS = 128_000
 BT709 = 1  # in H.264's tables of primaries, transfer and matrix alike
-ROOM = 1 << 20  # bytes that must be free before work starts
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_output(path: str | Path) -> Path:
     """Check, before any work, that a video can be written at `path`; returns it as a Path.
 
     Raises:
-        UserError: not named .mp4, a folder, in a folder that is missing, not writable or on a full disk.
+        UserError: not named .mp4, or nothing can be written there: see `output.check_output`.
     """
     path = Path(path)
     if path.suffix.lower() != ".mp4":
         raise UserError(f"cannot write {path}: the output must be named .mp4")
-    if path.is_dir():
-        raise UserError(f"cannot write {path}: it is a folder")
-    folder = path.parent
-    if not folder.is_dir():
-        raise UserError(f"cannot write {path}: the folder {folder} does not exist")
-    try:
-        os.unlink(_temporary(path))  # trying is the only true test: permissions say nothing of a read-only disk
-        free = shutil.disk_usage(folder).free
-    except OSError as e:
-        raise _write_error(path, e) from e
-    if free < ROOM:
-        raise UserError(f"cannot write {path}: the disk is full")
-    return path
+    return output.check_output(path)
 
 
 class VideoWriter:
@@ -79,9 +64,9 @@ class VideoWriter:
         if encoder is None:
             raise UserError(f"this FFmpeg has no H.264 encoder ({' or '.join(VIDEO_ENCODERS)}): pip install av")
         try:
-            self._temporary = _temporary(self.path)
+            self._temporary = temporary(self.path)
         except OSError as e:
-            raise _write_error(self.path, e) from e
+            raise write_error(self.path, e) from e
         try:
             self._open(encoder)
         except BaseException:
@@ -93,7 +78,7 @@ class VideoWriter:
             # faststart moves the index to the front, so that a browser can play while it loads.
             self._container = av.open(self._temporary, "w", format="mp4", options={"movflags": "+faststart"})
         except OSError as e:
-            raise _write_error(self.path, e) from e
+            raise write_error(self.path, e) from e
         self._video = self._container.add_stream(encoder, rate=FPS, options=VIDEO_ENCODERS[encoder])
         self._video.width, self._video.height, self._video.pix_fmt = self.width, self.height, "yuv420p"
         context = self._video.codec_context
@@ -127,7 +112,7 @@ class VideoWriter:
             self._sample_count += len(pcm)
             self._encode_sound(sound)
         except OSError as e:
-            raise _write_error(self.path, e) from e
+            raise write_error(self.path, e) from e
 
     def _encode_sound(self, sound: AudioFrame | None) -> None:
         for frame in self._resampler.resample(sound):
@@ -145,10 +130,9 @@ class VideoWriter:
             with open(self._temporary, "rb+") as f:
                 os.fsync(f.fileno())  # a disk may report that it is full only now
             self._verify()
-            os.chmod(self._temporary, 0o666 & ~_umask())
-            os.replace(self._temporary, self.path)
+            put(self._temporary, self.path)
         except (OSError, av.FFmpegError) as e:
-            raise _write_error(self.path, e) from e
+            raise write_error(self.path, e) from e
 
     def _verify(self) -> None:
         """FFmpeg does not report every failed write, so that the index is read back before the file takes its place."""
@@ -178,25 +162,3 @@ class VideoWriter:
                 self._finish()
         finally:
             self._discard()
-
-
-def _temporary(path: Path) -> str:
-    """Create an empty file beside `path`, which a rename can then put in its place in one step."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    return name
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _write_error(path: Path, error: Exception) -> UserError:
-    code = getattr(error, "errno", None)
-    if code in _FULL:
-        return UserError(f"cannot write {path}: the disk is full")
-    if code in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return UserError(f"cannot write {path}: the folder {path.parent} is not writable")
-    return UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")

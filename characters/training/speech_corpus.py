@@ -27,6 +27,7 @@ from tqdm import tqdm
 from characters.audio_features import log_mel, quantise
 from characters.chunk import FPS, FRAMES_PER_CHUNK, MOUTH_CHANNELS, SAMPLE_RATE, SAMPLES_PER_CHUNK
 from characters.errors import UserError
+from characters.output import check_output, whole_file, write_error
 from characters.speech.base import Phoneme, Speech, Synthesiser, resample
 from characters.speech.espeak import EspeakVoice
 from characters.speech.hibari import HibariVoice
@@ -170,6 +171,12 @@ def build(out: Path, minutes: float, seed: int) -> Path:
     Raises:
         UserError: hibari-tts or espeak-ng is missing, or `out` cannot be written.
     """
+    path = out / "speech.npz"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(path, error) from error
+    check_output(path)  # before hours are spent
     mel, mouth, table = [], [], []
     frames, wanted = 0, round(minutes * 60 * FPS)
     with tqdm(total=wanted, unit="frame", desc="speech") as progress:
@@ -181,17 +188,13 @@ def build(out: Path, minutes: float, seed: int) -> Path:
             progress.update(len(utterance.mouth))
             if frames >= wanted:
                 break
-    path = out / "speech.npz"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
         np.savez_compressed(
-            path,
+            file,
             mel=np.concatenate(mel),
             mouth=np.concatenate(mouth),
             utterances=np.array(table, np.int32),
         )
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error}") from error
     return path
 
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
-from characters.errors import UserError
 from characters.model.plan import FP8_CAPABILITY
+from characters.output import whole_file
 from deploy.planning.rates import How, ModelTimes, Rate, Rates, load_rates
 from kernels.attention import attend
 from kernels.fp8 import FP8, Quantised
@@ -109,10 +109,8 @@ def write(rates: Rates, path: Path) -> None:
 
     content = {key: value for key, value in plain(rates).items() if value is not None}
     text = "# Written by `characters calibrate`.\n" + yaml.safe_dump(content, sort_keys=False, width=120)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def _nearest(name: str) -> Rates:

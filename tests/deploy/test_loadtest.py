@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from characters.cli.main import main
 from characters.errors import UserError
 from deploy.load_report import STALL, admission, fps, lines, report, write
 from deploy.loadtest import Outing, Visit, loadtest
@@ -70,6 +71,20 @@ def test_the_report_is_json_with_a_picture_beside_it(tmp_path: Path) -> None:
     told = "\n".join(lines(found))
     assert "1 let in at once, 2 after a wait, 1 still queued at the end, 1 refused, 1 failed" in told
     assert "1 x queue_full" in told
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [("no/load.json", "does not exist"), (".", "a folder"), ("load.png", "JSON"), ("a", "a.png: it")],
+)
+def test_a_report_that_cannot_be_written_is_said_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, message: str
+) -> None:
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(SystemExit) as end:
+        main(["loadtest", "--url", "http://127.0.0.1:9", "--out", str(tmp_path / out)])
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and message in error and error.count("\n") == 1
 
 
 def test_nobody_there_is_said_in_a_line() -> None:

@@ -126,7 +126,7 @@ def test_no_space_left_on_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return str(path.with_suffix(".part"))
 
     monkeypatch.setattr(video, "check_output", lambda path: path)
-    monkeypatch.setattr(video, "_temporary", on_a_full_device)
+    monkeypatch.setattr(video, "temporary", on_a_full_device)
     with pytest.raises(UserError, match="the disk is full"):
         write(tmp_path / "v.mp4")
     assert os.listdir(tmp_path) == []
@@ -151,7 +151,7 @@ def test_outputs_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.Mon
     def denied(*_: object, **__: object) -> tuple[int, str]:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(video.tempfile, "mkstemp", denied)  # permissions do not bind root
+    monkeypatch.setattr("tempfile.mkstemp", denied)  # permissions do not bind root
     refused(tmp_path / "v.mp4", "not writable")
 
 
