@@ -70,9 +70,15 @@ def new(
             fields = {"name": name.strip(), "description": description, "persona": persona, "greeting": greeting}
             write_character(draft, portrait, fields, voice)
             load_folder(draft)
-            if folder.exists():
-                os.replace(folder, Path(work) / "old")
-            os.replace(draft, folder)
+            old = Path(work) / "old"
+            try:
+                if folder.exists():
+                    os.replace(folder, old)
+                os.replace(draft, folder)
+            except BaseException:
+                if old.exists() and not folder.exists():
+                    os.replace(old, folder)
+                raise
     except OSError as e:
         raise UserError(f"cannot write {folder}: {e.strerror or e}") from e
     click.echo(f"{folder}\npreview: {folder / 'preview.png'}")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +48,26 @@ def test_new_makes_a_character_that_loads(run: RunFixture, own_characters: Path,
     assert run(*args, "--force").code == 0
     assert not (folder / "note.txt").exists()
     assert [p.name for p in own_characters.iterdir()] == ["ann-the-second"]
+
+
+def test_new_that_fails_at_the_end_keeps_the_old_one(
+    run: RunFixture, own_characters: Path, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = ("new", "--portrait", picture, "--name", "Ann", "--force")
+    assert run(*args).code == 0
+    (own_characters / "ann" / "note.txt").write_text("old")
+    replace = os.replace
+
+    def fail(source: Path, target: Path) -> None:
+        if Path(source).name == "new":
+            raise OSError(errno.EIO, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", fail)
+    result = run(*args)
+    assert result.code == 2 and "Input/output error" in result.err
+    assert (own_characters / "ann" / "note.txt").read_text() == "old"
+    assert [p.name for p in own_characters.iterdir()] == ["ann"]
 
 
 def test_new_in_a_folder_of_choice(run: RunFixture, tmp_path: Path, picture: Path) -> None:
