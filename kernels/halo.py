@@ -5,6 +5,15 @@ as separate operations (add, norm, SiLU, cat, pad) that costs more than the conv
 ends the previous layer writes straight into the convolution's input buffer, the halo, whose border stays zero forever,
 puts the two remembered frames in front and remembers the last two in their place.
 
+A kernel of 3 over an even number of frames is filtered minimally along time: F(2, 3) of S. Winograd, Arithmetic
+Complexity of Computations (1980). Two frames, made from four, take four products instead of six:
+
+    in      d0 = a - c    d1 = b + c          d2 = c - b          d3 = b - d
+    weight  g0            (g0 + g1 + g2) / 2  (g0 - g1 + g2) / 2  g2
+    out     m0 + m1 + m2 and m1 - m2 - m3, with mi the product of di and its weight
+
+The products are convolutions in space alone. Both transforms cost a few additions where the halo is filled anyway.
+
 Tensors are channels-last: [frames, height, width, channels].
 """
 
@@ -30,11 +39,16 @@ PAST = 2
 # plain   [t, h, w, c].
 # frames  [t / 2, h, w, 2 c]: frames 2 i and 2 i + 1 side by side in the channels.
 # pixels  [t, h / 2 + 1, w / 2 + 1, 4 c]: pixel (2 i + a, 2 j + b) at (i + a, j + b), channels (2 a + b) c and on.
-Layout = Literal["plain", "frames", "pixels"]
-_LAYOUTS = {"plain": 0, "frames": 1, "pixels": 2}
+# minimal [4, t / 2, h, w, c]: the four products of minimal filtering for frames 2 i and 2 i + 1.
+Layout = Literal["plain", "frames", "pixels", "minimal"]
+_LAYOUTS = {"plain": 0, "frames": 1, "pixels": 2, "minimal": 3}
 
-# Elements of one program's tile.
-_TILE = 4096
+# Products of minimal filtering for two frames.
+PRODUCTS = 4
+
+# Elements of one program's tile, and its warps.
+_TILE = 1024
+_WARPS = 4
 
 
 class Sum(NamedTuple):
@@ -55,7 +69,7 @@ class Sum(NamedTuple):
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(t, h, w, c) of the sum."""
-        t, h, w, c = self.branch.shape
+        t, h, w, c = self.branch.shape[-4:]
         match self.layout:
             case "plain":
                 return t, h, w, c
@@ -63,6 +77,8 @@ class Sum(NamedTuple):
                 return 2 * t, h, w, c // 2
             case "pixels":
                 return t, 2 * (h - 1), 2 * (w - 1), c // 4
+            case "minimal":
+                return 2 * t, h, w, c
 
     def value(self) -> Tensor:
         """float32 (float64 for float64) [t, h, w, c], added; within float16's range if the branch is float16."""
@@ -78,6 +94,9 @@ class Sum(NamedTuple):
                     torch.stack([phases[:, a : a + h - 1, b : b + w - 1, a, b] for b in range(2)], 3) for a in range(2)
                 ]
                 x = torch.stack(rows, 2).flatten(3, 4).flatten(1, 2)
+            elif self.layout == "minimal":
+                m0, m1, m2, m3 = x.clamp(-_HALF_MAX, _HALF_MAX) if self.branch.dtype == torch.float16 else x
+                x = torch.stack((m0 + m1 + m2, m1 - m2 - m3), 1).flatten(0, 1)
             x = x if self.bias is None else x + self.bias
         x = x if self.residual is None else x + self.residual
         return x.clamp_(-_HALF_MAX, _HALF_MAX) if self.branch.dtype == torch.float16 else x
@@ -120,6 +139,18 @@ class Cache(NamedTuple):
         self.span[slot, PAST - new :] = torch.cat((low, step), -1)
 
 
+def minimal_inputs(frames: Tensor) -> Tensor:
+    """[2 + t, ...], t even -> [4, t / 2, ...], what the four products of minimal filtering read."""
+    a, b, c, d = (frames[i : len(frames) - 2 + i : 2] for i in range(4))
+    return torch.stack((a - c, b + c, c - b, b - d))
+
+
+def minimal_weights(weight: Tensor) -> Tensor:
+    """[out, c, 3, kh, kw] -> [4, out, c, kh, kw], the weights of the four products of minimal filtering."""
+    g0, g1, g2 = weight.float().unbind(2) if weight.dtype.itemsize < 4 else weight.unbind(2)
+    return torch.stack((g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2)).to(weight.dtype)
+
+
 def fill_halo(
     x: Sum,
     halo: Tensor,
@@ -137,8 +168,8 @@ def fill_halo(
 
     Args:
         x: the sum, [t, h, w, c].
-        halo: [past + t, h + 2 b, w + 2 b, c], any border b; `past` is 2 with a cache and 0 without. The border is not
-            touched.
+        halo: [past + t, h + 2 b, w + 2 b, c], any border b; `past` is 2 with a cache and 0 without. Or, with a cache
+            and t even, [4, t / 2, h + 2 b, w + 2 b, c] for minimal filtering. The border is not touched.
         gamma: [c]; None = x itself is written, without norm and SiLU.
         silu: whether SiLU follows the norm.
         cache: its frames go in front of x's; afterwards it holds the last two of what was written.
@@ -162,7 +193,7 @@ def fill_halo_reference(
     total: Tensor | None = None,
 ) -> None:
     """`fill_halo` in plain PyTorch."""
-    t, h, w, c = x.shape
+    _, h, w, c = x.shape
     value = x.value()
     if total is not None:
         total.copy_(value)
@@ -170,13 +201,14 @@ def fill_halo_reference(
         value = F.normalize(value, dim=-1) * c**0.5 * gamma
         if silu:
             value = F.silu(value)
-    border = (halo.shape[1] - h) // 2
-    middle = halo[:, border : border + h, border : border + w]
-    middle[-t:] = value.to(halo.dtype)
+    border = (halo.shape[-3] - h) // 2
+    middle = halo[..., border : border + h, border : border + w, :]
+    frames = value
     if cache is not None:
         assert slot is not None
-        middle[:PAST] = cache.read(int(slot)).to(halo.dtype)
+        frames = torch.cat((cache.read(int(slot)).to(value.dtype), value))
         cache.write(int(slot), value)
+    middle.copy_(minimal_inputs(frames) if halo.ndim == 5 else frames)
 
 
 def fill_halo_triton(
@@ -207,12 +239,14 @@ def fill_halo_triton(
         w,
         frames=t,
         channels=c,
-        border=(halo.shape[1] - h) // 2,
+        border=(halo.shape[-3] - h) // 2,
         layout=_LAYOUTS[x.layout],
+        minimal=halo.ndim == 5,
         silu=silu,
         limit=_HALF_MAX if x.branch.dtype == torch.float16 else None,
         block_p=block_p,
         block_c=block_c,
+        num_warps=_WARPS,
     )
 
 
@@ -227,6 +261,19 @@ def _write_codes(value, inside, codes, span, block_c: tl.constexpr):
     pixels = tl.max(inside.to(tl.int32), 1) > 0
     tl.store(span, low, pixels)
     tl.store(span + 1, step, pixels)
+
+
+@jit
+def _two_of_four(products, step, inside, limit: tl.constexpr):
+    """Two frames from the four products of minimal filtering, `step` elements apart."""
+    m0 = tl.load(products, inside, 0.0).to(tl.float32)
+    m1 = tl.load(products + step, inside, 0.0).to(tl.float32)
+    m2 = tl.load(products + 2 * step, inside, 0.0).to(tl.float32)
+    m3 = tl.load(products + 3 * step, inside, 0.0).to(tl.float32)
+    if limit is not None:
+        m0, m1 = tl.clamp(m0, -limit, limit), tl.clamp(m1, -limit, limit)
+        m2, m3 = tl.clamp(m2, -limit, limit), tl.clamp(m3, -limit, limit)
+    return m0 + m1 + m2, m1 - m2 - m3
 
 
 @jit
@@ -246,6 +293,7 @@ def _fill_halo(
     channels: tl.constexpr,
     border: tl.constexpr,
     layout: tl.constexpr,
+    minimal: tl.constexpr,
     silu: tl.constexpr,
     limit: tl.constexpr,
     block_p: tl.constexpr,
@@ -290,11 +338,13 @@ def _fill_halo(
             low1 = tl.load(span + (area + p) * 2, p < area)
             step1 = tl.load(span + (area + p) * 2 + 1, p < area)
             code0, code1 = older.to(tl.float32), newer.to(tl.float32)
-            tl.store(halo + placed, low0[:, None] + code0 * code0 * step0[:, None], inside)
-            tl.store(halo + halo_frame + placed, low1[:, None] + code1 * code1 * step1[:, None], inside)
+            a = low0[:, None] + code0 * code0 * step0[:, None]
+            b = low1[:, None] + code1 * code1 * step1[:, None]
         else:
-            tl.store(halo + placed, older, inside)
-            tl.store(halo + halo_frame + placed, newer, inside)
+            a, b = older.to(tl.float32), newer.to(tl.float32)
+        if not minimal:
+            tl.store(halo + placed, a, inside)
+            tl.store(halo + halo_frame + placed, b, inside)
         tl.debug_barrier()  # the cache is read before any thread of this program overwrites it
         if frames == 1:
             tl.store(data + plain, newer, inside)
@@ -303,7 +353,12 @@ def _fill_halo(
                 tl.store(span + p * 2 + 1, step1, p < area)
 
     for f in tl.static_range(frames):
-        if layout == 1:
+        if layout == 3:
+            if f % 2 == 0:
+                value, odd = _two_of_four(branch + (f // 2) * frame + plain, (frames // 2) * frame, inside, limit)
+            else:
+                value = odd
+        elif layout == 1:
             value = tl.load(branch + (f // 2) * source_frame + source + (f % 2) * channels, inside, 0.0)
         else:
             value = tl.load(branch + f * source_frame + source, inside, 0.0)
@@ -323,7 +378,17 @@ def _fill_halo(
             value *= (tl.sqrt(channels * 1.0) / tl.maximum(norm, 1e-12))[:, None] * scale
             if silu:
                 value *= tl.sigmoid(value)
-        tl.store(halo + (first + f) * halo_frame + placed, value, inside)
+        if not minimal:
+            tl.store(halo + (first + f) * halo_frame + placed, value, inside)
+        elif f % 2 == 0:
+            c = value
+        else:
+            tile = halo + (f // 2) * halo_frame + placed
+            tl.store(tile, a - c, inside)
+            tl.store(tile + (frames // 2) * halo_frame, b + c, inside)
+            tl.store(tile + frames * halo_frame, c - b, inside)
+            tl.store(tile + (frames // 2 * 3) * halo_frame, b - value, inside)
+            a, b = c, value
         if data is not None and f >= frames - 2:
             kept = data + (f - frames + 2) * frame + plain
             if span is not None:

@@ -236,6 +236,18 @@ class Launched:
         self._work()
 
 
+class Like:
+    """What a tensor looks like, without its memory."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._shape, self._stride = tensor.shape, tensor.stride()
+        self._dtype, self._device = tensor.dtype, tensor.device
+
+    def empty(self) -> Tensor:
+        """Another one."""
+        return torch.empty_strided(self._shape, self._stride, dtype=self._dtype, device=self._device)
+
+
 class Convolutions(TorchDispatchMode):
     """Notes the convolutions that are called, to call them again without all else."""
 
@@ -244,14 +256,17 @@ class Convolutions(TorchDispatchMode):
         self._calls: list[tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
         if "conv" in func.__name__:
-            self._calls.append((func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
+            # An output would be kept from whoever could use its memory.
+            given = {name: Like(value) if name == "out" else value for name, value in kwargs.items()}
+            self._calls.append((func, args, given))
+        return func(*args, **kwargs)
 
     def run(self) -> None:
         """All of them, on the buffers that they had."""
         for func, args, kwargs in self._calls:
-            func(*args, **kwargs)
+            func(*args, **{name: v.empty() if isinstance(v, Like) else v for name, v in kwargs.items()})
 
 
 class Copying:

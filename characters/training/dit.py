@@ -146,12 +146,12 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
             mouth_loss = (mouth_loss + _mouth_error(mouth, pool.corpus.mouths(elsewhere, chunks))) / 2
         loss = latent_loss + 2 * mouth_loss
         figures = {"mouth": mouth_loss, "noise": _mean_where(error, level == 1)}
-        if recipe.refine or progress > 0.1:
+        if recipe.refine > 0 or progress > 0.1:
             pixel_loss, worst, more = _pixel_loss(made, clip, pool, autoencoder)
             loss = loss + pixel_loss
             figures |= {"pixel": pixel_loss, "worst": worst.mean(), **more}
             if recipe.refine:
-                loss = loss + worst.mean()
+                loss = loss + recipe.refine * worst.mean()
                 badness[clip] = worst.detach() + 1e-3
         training.update(loss, **figures)
     training.average.copy_to(model)

@@ -43,8 +43,8 @@ class Recipe:
         scatter: draw controls at random over their whole range instead of idle motion; what a reader needs to learn,
             as idle motion rarely blinks and never goes to extremes.
         calm: least share of the range of head movement; each clip takes one between this and 1.
-        refine: the DiT goes on from the folder's dit.safetensors, whose audio encoder stays as it is, and practises
-            most on what it draws worst.
+        refine: if positive, the DiT goes on from the folder's dit.safetensors, whose audio encoder stays as it is, and
+            practises most on what it draws worst; the weight of its worst tiles in the loss.
         compile: use torch.compile for the networks.
         log_every: steps between log lines.
         autoencoder, reader, dit: the stages, in this order. The reader is the network that `characters evaluate`
@@ -57,7 +57,7 @@ class Recipe:
     chunks: int = 24
     scatter: bool = False
     calm: float = 1.0
-    refine: bool = False
+    refine: float = 0.0
     compile: bool = True
     log_every: int = 100
     autoencoder: Stage = field(default_factory=Stage)

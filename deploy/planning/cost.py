@@ -26,9 +26,9 @@ from deploy.planning.rates import ModelTimes, Rates
 DEADLINE = 1e3 * CHUNK_SECONDS  # ms a chunk
 LOOK_AHEAD = DEADLINE * AHEAD_FRAMES / MEL_FRAMES_PER_CHUNK  # ms of sound that a chunk hears beyond its own
 
-_WAN_DECODER_FLOP = 26.1e12 / (FRAMES_PER_CHUNK * 704 * 1088)  # a pixel, counted
+_WAN_DECODER_FLOP = 26.1e12 / (FRAMES_PER_CHUNK * 704 * 1088)  # a pixel, of the direct convolutions
 _WAN_DECODER_WEIGHTS = 0.15e9  # bytes
-_WAN_DECODER_STATE = 8192  # bytes a pixel: features and their past, estimated
+_WAN_DECODER_STATE = 9200  # bytes a pixel: features and their past, from 6.7 GiB at 704x1088
 _SMALL_DECODER_BYTES = 0.1e9  # weights and features of the small model's, estimated
 
 Link = Literal["island", "host", "network"]

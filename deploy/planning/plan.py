@@ -73,7 +73,7 @@ def _rank(verdict: Verdict) -> tuple[float, ...]:
         return 2, verdict.gpus, verdict.plan.pipeline, verdict.plan.sequence
     if verdict.option is None:
         return 1, cost.p99, verdict.gpus, verdict.plan.pipeline
-    return 0, cost.turn, verdict.gpus, cost.path
+    return 0, cost.turn, verdict.gpus, cost.p99
 
 
 def _splits(model: ModelConfig, gpus: int) -> list[ParallelPlan]:

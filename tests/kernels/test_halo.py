@@ -1,10 +1,20 @@
 """fill_halo: the reference against plain operations, the kernel against the reference."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from kernels.halo import Cache, Sum, fill_halo, fill_halo_reference, fill_halo_triton
+from kernels.halo import (
+    Cache,
+    Sum,
+    fill_halo,
+    fill_halo_reference,
+    fill_halo_triton,
+    minimal_inputs,
+    minimal_weights,
+)
 
 H, W, C = 4, 6, 12  # no power of two, and a height and width to halve
 
@@ -22,6 +32,11 @@ def sums(layout, t, c=C):
     elif layout == "frames":
         branch, bias = noise(t // 2, H, W, 2 * c, seed=2), noise(2 * c, seed=3)
         value = (branch + bias).view(t // 2, H, W, 2, c).movedim(3, 1).reshape(t, H, W, c)
+    elif layout == "minimal":
+        branch, bias = noise(4, t // 2, H, W, c, seed=2), noise(c, seed=3)
+        value = torch.empty(t, H, W, c)
+        value[0::2] = branch[0] + branch[1] + branch[2] + bias
+        value[1::2] = branch[1] - branch[2] - branch[3] + bias
     else:
         branch, bias = noise(t, H // 2 + 1, W // 2 + 1, 4 * c, seed=2), noise(c, seed=3)
         value = torch.empty(t, H, W, c)
@@ -42,7 +57,20 @@ def caches(kind, c=C):
     return Cache(data, span)
 
 
-@pytest.mark.parametrize(("layout", "t"), [("plain", 1), ("plain", 4), ("frames", 2), ("pixels", 1), ("pixels", 4)])
+LAYOUTS = [("plain", 1), ("plain", 4), ("frames", 2), ("pixels", 1), ("pixels", 4), ("minimal", 2), ("minimal", 4)]
+
+
+def test_minimal_filtering_is_the_convolution_in_time():
+    x, weight = noise(6, H, W, C).double(), noise(5, C, 3, 3, 3, seed=1).double()
+    wanted = F.conv3d(x.movedim(-1, 0), weight, padding=(0, 1, 1)).movedim(0, -1)
+    products = [
+        F.conv2d(frames.movedim(-1, 1), g, padding=1).movedim(1, -1)
+        for frames, g in zip(minimal_inputs(x), minimal_weights(weight), strict=True)
+    ]
+    torch.testing.assert_close(Sum(torch.stack(products), layout="minimal").value(), wanted)
+
+
+@pytest.mark.parametrize(("layout", "t"), LAYOUTS)
 @pytest.mark.parametrize("cached", [False, True])
 def test_reference_is_cat_pad_norm_silu(layout, t, cached):
     x, value = sums(layout, t)
@@ -77,7 +105,7 @@ def test_compact_cache_is_off_by_half_a_code_at_most():
     assert cache.read(0).abs().max() == 0
 
 
-@pytest.mark.parametrize(("layout", "t"), [("plain", 1), ("plain", 4), ("frames", 2), ("pixels", 1), ("pixels", 2)])
+@pytest.mark.parametrize(("layout", "t"), LAYOUTS)
 @pytest.mark.parametrize("kind", [None, "exact", "compact"])
 @pytest.mark.parametrize("mode", ["norm silu", "norm", "copy"])
 def test_kernel_equals_reference(device, layout, t, kind, mode):
@@ -89,7 +117,8 @@ def test_kernel_equals_reference(device, layout, t, kind, mode):
     for fill in (fill_halo_reference, fill_halo_triton):
         cache = caches(kind)
         cache = None if cache is None else Cache(*(None if part is None else part.to(device) for part in cache))
-        halo = torch.full(((0 if cache is None else 2) + t, H + 2 * border, W + 2 * border, C), 7.0, device=device)
+        frames = (0 if cache is None else 2) + t
+        halo = torch.full((frames, H + 2 * border, W + 2 * border, C), 7.0, device=device)
         total = torch.zeros(t, H, W, C, device=device)
         slot = torch.tensor(1, device=device)
         fill(x, halo, gamma=gamma, silu=mode == "norm silu", cache=cache, slot=slot, total=total)
@@ -104,6 +133,36 @@ def test_kernel_equals_reference(device, layout, t, kind, mode):
         assert (wrong > 1e-5).float().mean() < 0.01
         if kind == "compact":
             torch.testing.assert_close(cache2.span, cache.span, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("layout", "t"), [pair for pair in LAYOUTS if pair[1] > 1])
+@pytest.mark.parametrize(("kind", "dtype"), itertools.product(["exact", "compact"], [torch.float32, torch.float16]))
+@pytest.mark.parametrize("fill", [fill_halo_reference, fill_halo_triton])
+def test_halo_for_minimal_filtering(device, layout, t, kind, dtype, fill):
+    """It holds the transform of what the plain halo holds; what is remembered and passed on is the same."""
+    x = Sum(*(part.to(device, dtype) for part in sums(layout, t)[0][:3]), layout)
+    gamma, slot = noise(C, seed=4).to(device, dtype), torch.tensor(1, device=device)
+    results = []
+    for frames in ((2 + t,), (4, t // 2)):
+        data, span = caches(kind)
+        cache = Cache(
+            data.to(device, data.dtype if span is not None else dtype), None if span is None else span.to(device)
+        )
+        halo, total = (
+            torch.full((*n, H + 2 * b, W + 2 * b, C), 7.0, dtype=dtype, device=device)
+            for n, b in ((frames, 1), ((t,), 0))
+        )
+        fill(x, halo, gamma=gamma, silu=True, cache=cache, slot=slot, total=total)
+        results.append((halo, total, cache))
+    (plain, total, cache), (minimal, total2, cache2) = results
+    inner = (..., slice(1, -1), slice(1, -1), slice(None))
+    rounding = 4 * torch.finfo(dtype).eps
+    wanted = minimal_inputs(plain[inner].float()).to(dtype)
+    torch.testing.assert_close(minimal[inner], wanted, rtol=rounding, atol=rounding)
+    assert torch.equal(total2, total) and torch.equal(cache2.data, cache.data)
+    border = minimal.clone()
+    border[inner] = 7
+    assert (border == 7).all()
 
 
 def test_kernel_with_more_channels_than_a_tile_and_many_tiles(device):

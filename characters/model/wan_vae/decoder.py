@@ -116,7 +116,7 @@ class Decoder(nn.Module):
         Returns:
             [4 or 1, H, W, 3 or more], R, G, B around [-1, 1]; further channels are padding.
         """
-        x = Sum(self.conv_in(Sum(z), workspace), self.conv_in.bias)
+        x = self.conv_in(Sum(z), workspace)
         x = self.mid_block(x, workspace)
         for block in self.up_blocks:
             x = block(x, workspace, first=first)
@@ -124,7 +124,7 @@ class Decoder(nn.Module):
 
     def _head(self, x: Sum, workspace: Workspace) -> Sum:
         t, h, w, c = x.shape
-        halo = workspace.halo(PAST + t, h, w, c, 1, x.branch)
+        halo = workspace.halo((PAST + t,), h, w, c, 1, x.branch)
         cache = workspace.cache(self.conv_out, h, w, c, x.branch)
         fill_halo(x, halo, gamma=self.norm_out.gamma.flatten(), cache=cache, slot=workspace.slot)
         workspace.rows.exchange(halo)

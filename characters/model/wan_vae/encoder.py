@@ -83,8 +83,8 @@ class Encoder(nn.Module):
         """
         # Channels are [RGB, column in the patch, row in the patch].
         x = frames.unflatten(2, (-1, self.patch)).unflatten(1, (-1, self.patch)).permute(0, 1, 3, 5, 4, 2).flatten(3)
-        x = Sum(self.conv_in(Sum(x.contiguous()), workspace), self.conv_in.bias)
+        x = self.conv_in(Sum(x.contiguous()), workspace)
         for block in self.down_blocks:
             x = block(x, workspace, first=first)
         x = self.mid_block(x, workspace)
-        return self.conv_out(x, workspace, self.norm_out) + self.conv_out.bias
+        return self.conv_out(x, workspace, self.norm_out).value().to(frames.dtype)

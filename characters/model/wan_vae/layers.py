@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from characters.model.wan_vae.workspace import Workspace
-from kernels.halo import PAST, Sum, fill_halo
+from kernels.halo import PAST, PRODUCTS, Sum, fill_halo, minimal_weights
 
 
 class RmsNorm(nn.Module):
@@ -39,6 +39,26 @@ def convolve(x: Tensor, weight: Tensor, stride: int | tuple[int, ...] = 1) -> Te
     return F.conv3d(x[None].permute(0, 4, 1, 2, 3), weight, stride=stride).permute(0, 2, 3, 4, 1)[0].contiguous()
 
 
+def convolve_into(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """`convolve` for one weight [out, c, kh, kw] and a given output, [t, h', w', out]."""
+    if not x.is_cuda:
+        out.copy_(convolve(x, weight))
+        return
+    cudnn = torch.backends.cudnn
+    torch.ops.aten.cudnn_convolution.out(
+        x.permute(0, 3, 1, 2),
+        weight,
+        (0, 0),
+        (1, 1),
+        (1, 1),
+        1,
+        cudnn.benchmark,
+        cudnn.deterministic,
+        cudnn.allow_tf32,
+        out=out.permute(0, 3, 1, 2),
+    )
+
+
 def channels_last(weight: Tensor) -> Tensor:
     """A convolution's weight in the layout of its input."""
     form = torch.channels_last if weight.ndim == 4 else torch.channels_last_3d
@@ -46,9 +66,10 @@ def channels_last(weight: Tensor) -> Tensor:
 
 
 class CausalConv3d(nn.Conv3d):
-    """A convolution over the current and the two frames before, [t, h, w, c] -> [t, h, w, out], without its bias.
+    """A convolution over the current and the two frames before, [t, h, w, c] -> [t, h, w, out].
 
-    The kernel is 3 in time and 1 or 3 in space. Whoever reads the output adds the bias.
+    The kernel is 3 in time and 1 or 3 in space. Whoever reads the output adds the bias. An even number of frames is
+    filtered minimally in time if the kernel is 3 in space (`kernels.halo`): a third less work.
 
     Attributes:
         exact: never remember frames as bytes (see `Workspace`).
@@ -56,11 +77,12 @@ class CausalConv3d(nn.Conv3d):
 
     exact = False
 
-    def forward(self, x: Sum, workspace: Workspace, norm: RmsNorm | None = None, total: Tensor | None = None) -> Tensor:
+    def forward(self, x: Sum, workspace: Workspace, norm: RmsNorm | None = None, total: Tensor | None = None) -> Sum:
         """`norm` and SiLU come first if given; `total`, [t, h, w, c], receives x."""
         t, h, w, c = x.shape
         border = self.kernel_size[1] // 2
-        halo = workspace.halo(PAST + t, h, w, c, border, x.branch)
+        minimal = border > 0 and t % 2 == 0
+        halo = workspace.halo((PRODUCTS, t // 2) if minimal else (PAST + t,), h, w, c, border, x.branch)
         fill_halo(
             x,
             halo,
@@ -70,8 +92,17 @@ class CausalConv3d(nn.Conv3d):
             total=total,
         )
         if border:
-            workspace.rows.exchange(halo)
-        return convolve(halo, workspace.weight(self, lambda: channels_last(self.weight)))
+            workspace.rows.exchange(halo.view(-1, *halo.shape[-3:]))
+        if not minimal:
+            return Sum(convolve(halo, workspace.weight(self, lambda: channels_last(self.weight))), self.bias)
+        # Each product's weight is [out, c, kh, kw], channels-last.
+        weights = workspace.weight(
+            (self, "minimal"), lambda: minimal_weights(self.weight).movedim(2, -1).contiguous().movedim(-1, 2)
+        )
+        products = halo.new_empty(PRODUCTS, t // 2, h, w, self.out_channels)
+        for frames, weight, product in zip(halo, weights, products, strict=True):
+            convolve_into(frames, weight, product)
+        return Sum(products, self.bias, layout="minimal")
 
 
 class ResidualBlock(nn.Module):
@@ -89,8 +120,8 @@ class ResidualBlock(nn.Module):
         """[t, h, w, width] -> [t, h, w, out]."""
         total = x.branch.new_empty(x.shape)
         inner = self.conv1(x, workspace, self.norm1, total)
-        branch = self.conv2(Sum(inner, self.conv1.bias), workspace, self.norm2)
-        return Sum(branch, self.conv2.bias, total if self.conv_shortcut is None else linear(self.conv_shortcut, total))
+        branch = self.conv2(inner, workspace, self.norm2)
+        return branch._replace(residual=total if self.conv_shortcut is None else linear(self.conv_shortcut, total))
 
 
 def linear(layer: nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
@@ -144,8 +175,9 @@ class Upsample(nn.Module):
     def forward(self, x: Sum, workspace: Workspace, *, first: bool) -> Sum:
         """[t, h, w, width] -> [t or 2 t, 2 h, 2 w, out]."""
         if self.time_conv is not None and not first:
-            x = Sum(self.time_conv(x, workspace), self.time_conv.bias, layout="frames")
-        halo = workspace.halo(*x.shape, 1, x.branch)
+            x = self.time_conv(x, workspace)._replace(layout="frames")
+        t, *size = x.shape
+        halo = workspace.halo((t,), *size, 1, x.branch)
         fill_halo(x, halo)
         workspace.rows.exchange(halo)
         branch = convolve(halo, workspace.weight(self, lambda: channels_last(fold_doubling(self.conv.weight))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor, nn
@@ -30,17 +30,19 @@ class Workspace:
         self.slot: Tensor | None = None  # int64 [], the stream at work
         self._halos: dict[tuple[int, ...], Tensor] = {}
         self._caches: dict[nn.Module, Cache] = {}
-        self._weights: dict[nn.Module, Tensor] = {}
+        self._weights: dict[Hashable, Tensor] = {}
         self._frames: dict[nn.Module, Tensor] = {}
 
-    def halo(self, frames: int, height: int, width: int, channels: int, border: int, like: Tensor) -> Tensor:
-        """The input buffer [frames, height + 2 border, width + 2 border, channels], shared by all that ask for one.
+    def halo(
+        self, frames: tuple[int, ...], height: int, width: int, channels: int, border: int, like: Tensor
+    ) -> Tensor:
+        """The input buffer [*frames, height + 2 border, width + 2 border, channels], shared by all that ask for one.
 
         Its border is zero except where `Rows` puts neighbouring rows.
         """
-        key = (frames, height, width, channels, border)
+        key = (*frames, height, width, channels, border)
         if key not in self._halos:
-            shape = (frames, height + 2 * border, width + 2 * border, channels)
+            shape = (*frames, height + 2 * border, width + 2 * border, channels)
             self._halos[key] = torch.zeros(shape, dtype=like.dtype, device=like.device)
         return self._halos[key]
 
@@ -55,11 +57,11 @@ class Workspace:
             self._caches[layer] = Cache(data, span)
         return self._caches[layer]
 
-    def weight(self, layer: nn.Module, make: Callable[[], Tensor]) -> Tensor:
-        """A weight of `layer` as its kernel wants it, made once."""
-        if layer not in self._weights:
-            self._weights[layer] = make()
-        return self._weights[layer]
+    def weight(self, of: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """A layer's weight as a kernel wants it, made once."""
+        if of not in self._weights:
+            self._weights[of] = make()
+        return self._weights[of]
 
     def swap(self, layer: nn.Module, frame: Tensor) -> Tensor | None:
         """Remember a frame for `layer`; returns the one before, None at first. For one stream, outside graphs."""

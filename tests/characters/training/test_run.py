@@ -80,7 +80,7 @@ def test_refining_goes_on_from_the_weights_and_leaves_the_audio_encoder(folder, 
     before, after = DiT(config), DiT(config)
     load_weights(before, tmp_path / "dit.safetensors")
     (tmp_path / "dit.state.pt").unlink()
-    refine = replace(recipe(folder, 3), refine=True, calm=0.2)
+    refine = replace(recipe(folder, 3), refine=1.0, calm=0.2)
     train(refine, folder / "speech.npz", tmp_path, stages=("dit",), device="cpu")
     load_weights(after, tmp_path / "dit.safetensors")
     new = dict(after.named_parameters())
@@ -100,7 +100,7 @@ def test_what_is_missing_is_named(folder, tmp_path):
         load_recipe("smal")
 
 
-@pytest.mark.parametrize("name", ["small", "refine", "reader", "smoke"])
+@pytest.mark.parametrize("name", ["small", "refine", "refine-more", "reader", "smoke"])
 def test_shipped_recipes_load(name):
     assert load_recipe(name).model == "small"
 

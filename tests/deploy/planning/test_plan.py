@@ -12,7 +12,7 @@ from tests.deploy.planning.known import LARGE
 
 def test_the_best_has_the_shortest_turn_and_then_the_fewest_gpus() -> None:
     found = kept(plan(LARGE, load_model_config(LARGE), parse_cluster("8xH200")))
-    assert (found[0].plan.sequence, found[0].plan.pipeline, found[0].plan.decoder) == (5, 1, 2)
+    assert (found[0].plan.sequence, found[0].plan.pipeline, found[0].plan.decoder) == (4, 1, 2)
     ranks = [(option.cost.turn, option.gpus) for option in found]
     assert ranks == sorted(ranks)
     assert all(option.cost.p99 <= DEADLINE for option in found)
