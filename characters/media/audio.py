@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 MAX_BROKEN = 0.01  # the share of NaN or infinite samples above which a recording is refused
 
 _NOT_AUDIO = "it is not a recording, or it is damaged; any common audio or video file will do"
+_EXPORT = "export it again, mono or stereo, at 48 kHz"
 
 
 def open_audio(path: str | Path) -> AudioFile:
@@ -62,6 +63,8 @@ class AudioFile:
         self.path = path
         with closing(self._open()) as container:
             stream = container.streams.audio[0]
+            if stream.codec_context is None:  # despite its type
+                raise UserError(f"{path}: its sound is in a codec that FFmpeg does not know; {_EXPORT}")
             self.codec = stream.codec_context.name
             if stream.duration is not None and stream.time_base is not None:
                 self.duration: float | None = float(stream.duration * stream.time_base)
@@ -73,19 +76,37 @@ class AudioFile:
         return rechunk(self.blocks())
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """float32 [n], mono at 24 kHz, in [-1, 1]; n as the codec has it. Raises UserError if nothing decodes."""
+        """float32 [n], mono at 24 kHz, in [-1, 1]; n as the codec has it.
+
+        Raises:
+            UserError: nothing decodes, the file is damaged, or FFmpeg cannot mix its channels or convert its rate.
+        """
         some = False
-        for block in _resample(_repair(frame) for frame in self.frames()):
-            some = some or block.size > 0
-            yield np.clip(block, -1.0, 1.0)
+        try:
+            for block in _resample(_repair(frame) for frame in self.frames()):
+                some = some or block.size > 0
+                yield np.clip(block, -1.0, 1.0)
+        except av.FFmpegError as e:
+            raise UserError(f"{self.path}: its sound cannot be made mono at 24 kHz; {_EXPORT}") from e
         if not some:
             raise UserError(f"{self.path} has no sound in it")
 
     def frames(self) -> Iterator[AudioFrame]:
-        """The decoded frames in the file's own rate, layout and format. Damaged packets are skipped, with a note."""
+        """The decoded frames in the file's own rate, layout and format. Damaged packets are skipped, with a note.
+
+        Raises:
+            UserError: the file is damaged so that its packets cannot be told apart.
+        """
         damaged = 0
         with closing(self._open()) as container:
-            for packet in container.demux(container.streams.audio[0]):
+            packets = container.demux(container.streams.audio[0])
+            while True:
+                try:
+                    packet = next(packets, None)
+                except av.FFmpegError as e:
+                    raise UserError(f"{self.path} is damaged; {_EXPORT}") from e
+                if packet is None:
+                    break
                 try:
                     yield from packet.decode()
                 except av.FFmpegError:
@@ -160,17 +181,14 @@ def _repair(frame: AudioFrame) -> AudioFrame:
 
 
 def _check_samples(file: AudioFile) -> None:
+    next(file.blocks())  # raises if there is nothing to be heard, or if FFmpeg cannot convert it
+    if not file.codec.startswith("pcm_f"):
+        return
     broken = total = 0
-    scan = file.codec.startswith("pcm_f")
     for frame in file.frames():
-        if not scan:
-            total = frame.samples
-            break
         samples = frame.to_ndarray()
         total += samples.size
         broken += samples.size - int(np.isfinite(samples).sum())
-    if total == 0:
-        raise UserError(f"{file.path} has no sound in it")
     if broken > MAX_BROKEN * total:
         raise UserError(f"{file.path}: {broken / total:.0%} of its samples are NaN or infinite; export it again")
     if broken:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 import wave
 from pathlib import Path
 
@@ -122,6 +123,39 @@ def test_bad_recordings(tmp_path: Path) -> None:
     refused("cut.m4a", "not a recording")
     (tmp_path / "playlist.m3u8").write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n")
     refused("playlist.m3u8", "not a recording|no audio track|no sound")
+
+
+def wav(channels: int = 1, form: int = 1) -> bytes:
+    """A second of 16-bit silence at 8 kHz, its channels without a layout; `form` is the header's format tag."""
+    data = bytes(2 * 8_000 * channels)
+    header = struct.pack("<4sIHHIIHH", b"fmt ", 16, form, channels, 8_000, 2 * 8_000 * channels, 2 * channels, 16)
+    return (
+        struct.pack("<4sI4s", b"RIFF", 4 + len(header) + 8 + len(data), b"WAVE")
+        + header
+        + (struct.pack("<4sI", b"data", len(data)) + data)
+    )
+
+
+@pytest.mark.parametrize("channels", [9, 11, 64, 255])
+def test_channels_that_cannot_be_mixed_are_refused_at_once(tmp_path: Path, channels: int) -> None:
+    (tmp_path / "a.wav").write_bytes(wav(channels))
+    with pytest.raises(UserError, match=r"a\.wav: its sound cannot be made mono"):
+        open_audio(tmp_path / "a.wav")
+
+
+def test_a_codec_that_nobody_knows(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav(form=0x1234))
+    with pytest.raises(UserError, match="a codec that FFmpeg does not know"):
+        open_audio(tmp_path / "a.wav")
+
+
+def test_a_damaged_container(tmp_path: Path) -> None:
+    path = write_audio(tmp_path / "a.caf", tone(1.0, 24_000), 24_000, "pcm_s16be")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"desc") + 29] = 0x61  # bytes of a packet: six million instead of two
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"a\.caf is damaged"):
+        list(open_audio(path).blocks())
 
 
 def test_a_file_without_sound_track(tmp_path: Path) -> None:
