@@ -16,6 +16,10 @@ log = logging.getLogger(__name__)
 FILE_NAME = "character.yaml"
 GALLERY = Path(__file__).parent / "gallery"
 
+# Those that steer a terminal, end a line, turn the direction of what follows, or are no characters at all. What else
+# `str.isprintable` refuses, no-break spaces and the joiners of emoji, does belong into a text.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 @dataclass(frozen=True)
 class Voice:
@@ -63,6 +67,12 @@ class Character:
             raise ValueError("name is empty")
         if not self.portrait.strip():
             raise ValueError("portrait is empty")
+        for key in ("name", "description", "persona", "greeting"):
+            text = getattr(self, key)
+            if key in ("persona", "greeting"):
+                text = text.translate({ord("\n"): None, ord("\t"): None})
+            if _CONTROL.search(text):
+                raise ValueError(f"{key} must not contain control characters")
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,10 @@ def load_character(name_or_folder: str | Path) -> LoadedCharacter:
     name = str(name_or_folder)
     if name in known:
         return load_folder(known[name])
-    folder = Path(name_or_folder).expanduser()
+    try:
+        folder = Path(name_or_folder).expanduser()
+    except RuntimeError as e:  # ~nobody
+        raise UserError(f"{name} is no folder of a character: {e}") from e
     if folder.name == FILE_NAME and folder.is_file():
         folder = folder.parent
     if folder.is_dir() and name.strip():
@@ -147,9 +160,14 @@ def load_folder(folder: Path) -> LoadedCharacter:
         raise UserError(f"{folder} is no folder of a character: it has no {FILE_NAME}")
     character = load_yaml(file, Character)
     root = folder.resolve()
-    portrait = (root / character.portrait).resolve()  # follows links, so that no link leads out of the folder either
+    try:
+        portrait = (root / character.portrait).resolve()  # follows links: no link leads out of the folder either
+        there = portrait.is_file()
+    except (OSError, RuntimeError, ValueError) as e:  # too long; a link to itself; a zero byte
+        reason = getattr(e, "strerror", None) or e
+        raise UserError(f"{file}: portrait {character.portrait!r} cannot be read: {reason}") from e
     if not portrait.is_relative_to(root):
         raise UserError(f"{file}: portrait {character.portrait!r} lies outside the character's folder")
-    if not portrait.is_file():
+    if not there:
         raise UserError(f"{file}: portrait {character.portrait!r} does not exist")
     return LoadedCharacter(slug=root.name, folder=folder, character=character, portrait=portrait)

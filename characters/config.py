@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import types
 import typing
 from pathlib import Path
@@ -24,8 +25,9 @@ def load_yaml(path: str | Path, schema: type[T]) -> T:
     """Read a YAML file into an instance of the dataclass `schema`.
 
     Fields without a default are mandatory. Nested dataclasses, Optional, lists, dicts and enums are supported as
-    OmegaConf supports them, `${...}` interpolation included. A ValueError raised by a `__post_init__` is reported as
-    an error of the file, which is where a schema checks ranges.
+    OmegaConf supports them, but for its interpolation: `${...}` is text, since a file may come from a stranger and
+    `${oc.env:NAME}` would read our environment. A ValueError raised by a `__post_init__` is reported as an error of the
+    file, which is where a schema checks ranges.
 
     Raises:
         UserError: the file is missing, unreadable, empty, not YAML, not a mapping; a key is unknown, missing,
@@ -37,7 +39,7 @@ def load_yaml(path: str | Path, schema: type[T]) -> T:
     _check_keys(path, root, schema, "")
     config = OmegaConf.structured(schema)
     try:
-        config = OmegaConf.merge(config, OmegaConf.load(io.StringIO(text)))
+        config = OmegaConf.merge(config, OmegaConf.load(io.StringIO(_literal(text, root))))
         assert isinstance(config, DictConfig)
         missing = OmegaConf.missing_keys(config)
         if missing:
@@ -55,9 +57,11 @@ def load_yaml(path: str | Path, schema: type[T]) -> T:
 
 
 def _read(path: Path) -> str:
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, not a YAML file")
     try:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, not a YAML file")
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise UserError(f"{path} is not a regular file")
         with path.open("rb") as f:
             data = f.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -82,6 +86,27 @@ def _parse(path: Path, text: str) -> yaml.MappingNode:
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{path}: expected 'key: value' lines at the top level, found a {root.id}")
     return root
+
+
+def _literal(text: str, root: yaml.MappingNode) -> str:
+    """`text` so that OmegaConf takes every `${` in it for what it is; `root` is its tree, and is changed."""
+    found = False
+    seen: set[int] = set()
+    nodes: list[yaml.Node] = [root]
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:  # an alias of one that has been changed already
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            nodes += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+        elif "${" in node.value:
+            found = True
+            # As OmegaConf has it: a backslash before it, and those that are there already doubled.
+            node.value = re.sub(r"(\\*)\$\{", r"\1\1\\${", node.value)
+    return yaml.serialize(root) if found else text
 
 
 def _syntax(path: Path, error: Exception) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def test_own_characters_are_listed_beside_the_gallery(pip: Path) -> None:
 def test_a_broken_one_does_not_hide_the_others(pip: Path, caplog: pytest.LogCaptureFixture) -> None:
     (pip.parent / "bad").mkdir()
     (pip.parent / "bad" / "character.yaml").write_text("nam: Bad\n")
+    (pip.parent / "waiting").mkdir()
+    os.mkfifo(pip.parent / "waiting" / "character.yaml")
+    for name, portrait in [("loop", "loop.png"), ("long", "x" * 300), ("zero", '"a\\0b"')]:
+        (pip.parent / name).mkdir()
+        (pip.parent / name / "loop.png").symlink_to("loop.png")
+        (pip.parent / name / "character.yaml").write_text(f"name: Bad\nportrait: {portrait}\n")
     assert [c.slug for c in list_characters() if c.folder.parent == pip.parent] == ["pip"]
 
 
@@ -38,6 +45,8 @@ def test_unknown_names_get_the_nearest(pip: Path, tmp_path: Path) -> None:
         load_character("")
     with pytest.raises(UserError, match="no folder of a character"):
         load_character(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"~nosuchuser/x is no folder of a character"):
+        load_character("~nosuchuser/x")
     with pytest.raises(UserError, match=r"it has no character\.yaml"):
         load_character(tmp_path)
 
@@ -52,6 +61,12 @@ def test_unknown_names_get_the_nearest(pip: Path, tmp_path: Path) -> None:
         ("name: P\nportrait: /etc/hostname\n", "lies outside"),
         ("name: P\nportrait: link.png\n", "lies outside"),
         ("name: P\nportrait: .\n", "does not exist"),
+        ("name: P\nportrait: loop.png\n", "'loop.png' cannot be read: Symlink loop"),
+        (f"name: P\nportrait: {'x' * 300}\n", "cannot be read: File name too long"),
+        ('name: P\nportrait: "a\\0b"\n', "cannot be read: embedded null byte"),
+        ('name: "P\\e[31m"\nportrait: portrait.png\n', "name must not contain control"),
+        ('name: P\nportrait: portrait.png\ndescription: "a\\nb"\n', "description must not contain control"),
+        ('name: P\nportrait: portrait.png\ngreeting: "a\\u202eb"\n', "greeting must not contain control"),
         ("name: ' '\nportrait: portrait.png\n", "name is empty"),
         ("name: P\nportrait: portrait.png\nvoice: {speed: 9}\n", r"voice.speed is 9; it must lie between 0.5 and 2"),
         ("name: P\nportrait: portrait.png\nvoice: {pitch: .nan}\n", r"voice.pitch is nan"),
@@ -60,9 +75,19 @@ def test_unknown_names_get_the_nearest(pip: Path, tmp_path: Path) -> None:
 def test_bad_folders(pip: Path, text: str, message: str) -> None:
     (pip.parent / "secret.png").write_bytes(b"")
     (pip / "link.png").symlink_to(pip.parent / "secret.png")
+    (pip / "loop.png").symlink_to("loop.png")
     (pip / "character.yaml").write_text(text)
     with pytest.raises(UserError, match=message):
         load_character("pip")
+
+
+def test_texts_are_as_they_are_written(pip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    text = 'name: 👩‍🚀 Zoë\nportrait: portrait.png\npersona: "a\\n\\tb\\u00a0c"\ngreeting: Hi ${oc.env:SECRET} ${\n'
+    (pip / "character.yaml").write_text(text)
+    character = load_character("pip").character
+    assert (character.name, character.persona) == ("👩‍🚀 Zoë", "a\n\tb\u00a0c")
+    assert character.greeting == "Hi ${oc.env:SECRET} ${"
 
 
 def test_slugs() -> None:

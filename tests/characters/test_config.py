@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 
 from characters.config import load_yaml
 from characters.errors import UserError
@@ -51,7 +53,7 @@ def test_reads_nested_dataclasses(file: Path) -> None:
         ("name: a\nname: b\n", "car.yaml:2: not valid YAML: found duplicate key"),
         ("name: a\n\tseats: 1\n", "car.yaml:2: not valid YAML"),
         ("name: !!python/object:os.system x\n", "car.yaml:1: not valid YAML"),
-        ("name: ${nobody}\n", "car.yaml:1: key 'name': Interpolation key 'nobody' not found"),
+        ("name: a\nseats: ${seats}\n", "car.yaml:2: key 'seats': While"),
         ("name: a\nwheel: {radius: -1}\n", "car.yaml: radius must be positive"),
         ("", "car.yaml is empty"),
         ("# only a comment\n", "car.yaml is empty"),
@@ -67,11 +69,38 @@ def test_names_file_line_and_key(file: Path, text: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${oc.env:HOME}",
+        "${name}",
+        "costs ${",
+        "\\${x}",
+        "\\\\${x}\\",
+        "$${${}}",
+        "a: '${b}'\n\n- #c",
+        "$\\{",
+        "$ {a}",
+        "é${",
+    ],
+)
+def test_what_looks_like_interpolation_is_text(file: Path, text: str) -> None:
+    file.write_text(yaml.safe_dump({"name": text}, allow_unicode=True))
+    assert load_yaml(file, Car).name == text
+    file.write_text("name: &n '${" + "x}'\nwheel: &w\n  radius: 2\nspare: *w\n")
+    assert load_yaml(file, Car) == Car("${x}", Wheel(2.0), Wheel(2.0))
+
+
 def test_what_is_no_text(file: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         load_yaml(file, Car)
     with pytest.raises(UserError, match="is a folder"):
         load_yaml(tmp_path, Car)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(UserError, match="not a regular file"):
+        load_yaml(tmp_path / "pipe.yaml", Car)
+    with pytest.raises(UserError, match="File name too long"):
+        load_yaml(tmp_path / f"{'x' * 300}.yaml", Car)
     file.write_bytes(b"name: \xff\xfe\n")
     with pytest.raises(UserError, match="not UTF-8"):
         load_yaml(file, Car)
