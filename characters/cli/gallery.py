@@ -55,19 +55,23 @@ def new(
 
     Crops the picture to the model's aspect and writes beside it preview.png, exactly what the small model is shown.
     """
-    from characters.character import load_folder, slugify, user_folder
+    from characters.character import Character, load_folder, slugify, user_folder
     from characters.speech import open_voice
 
     slug = slugify(name)
     folder = (out or user_folder() / slug).absolute()
     check_target(folder, force)
-    open_voice(voice)  # raises if there is no such voice
+    fields = {"name": name.strip(), "description": description, "persona": persona, "greeting": greeting}
+    try:
+        Character(portrait="portrait.png", **fields)
+    except ValueError as e:
+        raise UserError(str(e)) from e
+    next(open_voice(voice).speak("Hello."), None)  # only speaking shows whether there is such a voice
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name[:50]}.", dir=folder.parent) as work:
             draft = Path(work) / "new"
             draft.mkdir()
-            fields = {"name": name.strip(), "description": description, "persona": persona, "greeting": greeting}
             write_character(draft, portrait, fields, voice)
             load_folder(draft)
             old = Path(work) / "old"

@@ -28,13 +28,23 @@ def test_list(run: RunFixture, pip: Path) -> None:
 
 
 def test_new_makes_a_character_that_loads(run: RunFixture, own_characters: Path, picture: Path) -> None:
-    args = ("new", "--portrait", picture, "--name", "Ann: the 'second'", "--greeting", "Hi!\nYou?", "--voice", "flite")
+    args = (
+        "new",
+        "--portrait",
+        picture,
+        "--name",
+        "Ann: the 'second'",
+        "--greeting",
+        "Hi!\n${You}?",
+        "--voice",
+        "flite",
+    )
     result = run(*args)
     folder = own_characters / "ann-the-second"
     assert result.code == 0 and str(folder / "preview.png") in result.out
     made = load_character("ann-the-second")
     assert made.character.name == "Ann: the 'second'"
-    assert made.character.greeting == "Hi!\nYou?" and made.character.voice.engine == "flite"
+    assert made.character.greeting == "Hi!\n${You}?" and made.character.voice.engine == "flite"
     with Image.open(folder / "portrait.png") as image:
         assert image.size == (704, 1088)
     with Image.open(folder / "preview.png") as image:
@@ -92,6 +102,8 @@ def test_new_refuses_in_one_line_and_leaves_nothing(run: RunFixture, own_charact
         (("--portrait", picture.parent / "bad.png", "--name", "Ann"), "damaged"),
         (("--portrait", picture.parent / "gone.png", "--name", "Ann"), "does not exist"),
         (("--portrait", picture, "--name", "Ann", "--voice", "opera"), "opera"),
+        (("--portrait", picture, "--name", "Ann", "--voice", "espeak:nobody"), "unknown voice 'nobody'"),
+        (("--portrait", picture, "--name", "Ann\x1b[31m"), "error: name must not contain control characters"),
         (("--portrait", picture, "--name", "Ann", "--out", "/proc/ann"), "cannot write"),
         (("--portrait", picture, "--name", "Ann", "--out", picture / "ann"), "cannot write"),
     ]:
