@@ -218,7 +218,9 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"{name!r} is not a device; use auto, cpu, cuda or cuda:N") from None
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    # PyTorch keeps eight bits of an index: "cuda:999" becomes cuda:-25, "cuda:256" the first GPU.
+    wrapped = device.index is not None and name != str(device)
+    if device.type == "cuda" and (wrapped or (device.index or 0) >= torch.cuda.device_count()):
         raise UserError(f"device {name!r} is not there: PyTorch sees {torch.cuda.device_count()} GPU(s); use cpu")
     return device
 

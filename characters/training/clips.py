@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from characters.audio_features import AHEAD_FRAMES, PAST_FRAMES, dequantise
-from characters.chunk import FRAMES_PER_CHUNK, MEL_FRAMES_PER_CHUNK, MOTION_CHANNELS
+from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, MEL_FRAMES_PER_CHUNK, MOTION_CHANNELS, MOUTH_CHANNELS
 from characters.drawing import (
     HEIGHT,
     WIDTH,
@@ -50,14 +50,19 @@ class Corpus:
         """Read what `python -m characters.training.speech_corpus` wrote.
 
         Raises:
-            UserError: no such file.
+            UserError: no such file, or another one.
         """
+        made = f"`characters corpus --out {path.parent}`"
         if not path.is_file():
-            raise UserError(f"no speech corpus at {path}; make one with `characters corpus --out {path.parent}`")
-        with np.load(path, allow_pickle=False) as data:
-            return Corpus(
-                torch.from_numpy(data["mel"]).to(device), torch.from_numpy(data["mouth"].astype(np.float32)).to(device)
-            )
+            raise UserError(f"no speech corpus at {path}; make one with {made}")
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                mel, mouth = data["mel"], data["mouth"].astype(np.float32)
+        except Exception as e:  # NumPy and zipfile raise whatever a file leads them to
+            raise UserError(f"{path} is no speech corpus, or it is damaged; make it again with {made}") from e
+        if mel.shape != (4 * len(mouth), MEL_BINS) or mouth.shape[1:] != (len(MOUTH_CHANNELS),):
+            raise UserError(f"{path} is no speech corpus; make one with {made}")
+        return Corpus(torch.from_numpy(mel).to(device), torch.from_numpy(mouth).to(device))
 
     @property
     def chunks(self) -> int:
@@ -111,11 +116,17 @@ class ClipPool:
 
     @staticmethod
     def render(recipe: Recipe, corpus: Corpus, workers: Workers) -> ClipPool:
-        """Draw `recipe.clips` clips; the same seed and rank give the same clips."""
+        """Draw `recipe.clips` clips; the same seed and rank give the same clips.
+
+        Raises:
+            UserError: the corpus is shorter than a clip.
+        """
         device, clips, chunks = workers.device, recipe.clips, recipe.chunks
         seed = recipe.seed * 1_000_003 + workers.rank
         generator = torch.Generator().manual_seed(seed)
         latest = corpus.chunks - chunks - -(-AHEAD_FRAMES // MEL_FRAMES_PER_CHUNK)
+        if latest <= 2:
+            raise UserError(f"the speech corpus has {corpus.chunks} chunks; clips of {chunks} need a longer one")
         first_chunk = torch.randint(2, latest, (clips,), generator=generator).to(device)
         identities = sample_identities(clips, seed=seed, device=device)
         if recipe.scatter:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from characters.stream import choose_device
 from characters.training.muon import Muon
 from characters.training.recipe import Stage
 
@@ -29,17 +30,21 @@ class Workers:
 
     @staticmethod
     def join(device: str) -> Workers:
-        """Join the process group that torchrun describes in the environment, if it does."""
+        """Join the process group that torchrun describes in the environment, if it does.
+
+        Raises:
+            UserError: not a device, or not there.
+        """
         count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
         if count > 1:
             local = int(os.environ["LOCAL_RANK"])
-            chosen = torch.device("cuda", local) if device.startswith("cuda") else torch.device(device)
+            chosen = choose_device(f"cuda:{local}" if device.startswith("cuda") else device)
             if chosen.type == "cuda":
                 torch.cuda.set_device(chosen)
             if not dist.is_initialized():
                 dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
             return Workers(rank, count, chosen)
-        return Workers(0, 1, torch.device(device))
+        return Workers(0, 1, choose_device(device))
 
     def leave(self) -> None:
         """Leave the process group."""

@@ -10,6 +10,7 @@ import torch
 from characters.model.autoencoder import Autoencoder
 from characters.model.checkpoint import load_weights
 from characters.model.config import load_model_config
+from characters.output import write_error
 from characters.training.autoencoder import train_autoencoder
 from characters.training.clips import ClipPool, Corpus
 from characters.training.dit import train_dit
@@ -29,12 +30,15 @@ def train(recipe: Recipe, corpus: Path, folder: Path, stages: tuple[str, ...] = 
         device: "cuda" or "cpu". Under torchrun every process takes the GPU of its local rank.
 
     Raises:
-        UserError: no corpus, or weights of an earlier stage are missing.
+        UserError: no such device, no corpus, a folder that cannot be made, or no weights of an earlier stage.
     """
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
     workers = Workers.join(device)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
     start = time.monotonic()
 
     def tell(message: str) -> None:

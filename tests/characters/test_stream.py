@@ -93,8 +93,9 @@ def test_bad_portraits_and_devices_are_named(model):
         Stream(model, PORTRAIT[:32])
     with pytest.raises(UserError, match="not a device"):
         choose_device("gpu please")
-    with pytest.raises(UserError, match="not there"):
-        choose_device("cuda:99")
+    for name in ("cuda:99", "cuda:256", "cuda:999"):
+        with pytest.raises(UserError, match=f"{name}' is not there"):
+            choose_device(name)
     with pytest.raises(UserError, match="no trained weights"):
         CharacterModel.load("reference-57b")
 

@@ -13,6 +13,7 @@ from characters.model.autoencoder import Autoencoder
 from characters.model.checkpoint import load_weights, save_weights
 from characters.model.config import load_model_config
 from characters.model.dit import DiT
+from characters.training.clips import Corpus
 from characters.training.loop import Training, Workers
 from characters.training.muon import Muon, orthogonalise
 from characters.training.recipe import Stage, load_recipe
@@ -98,6 +99,38 @@ def test_what_is_missing_is_named(folder, tmp_path):
         train(recipe(folder, 1), folder / "speech.npz", tmp_path, stages=("dit",), device="cpu")
     with pytest.raises(UserError, match="no recipe 'smal'"):
         load_recipe("smal")
+
+
+@pytest.mark.parametrize("device", ["nope", "cuda:99"])
+def test_a_device_that_is_not_there_is_named(folder, tmp_path, device):
+    with pytest.raises(UserError, match=f"device|{device}"):
+        train(recipe(folder, 1), folder / "speech.npz", tmp_path, device=device)
+
+
+def test_an_output_that_is_a_file_is_named(folder, tmp_path):
+    (tmp_path / "out").write_bytes(b"")
+    with pytest.raises(UserError, match=r"cannot write .*out: File exists"):
+        train(recipe(folder, 1), folder / "speech.npz", tmp_path / "out", device="cpu")
+
+
+def test_what_is_no_corpus_is_refused(folder, tmp_path):
+    path, whole = tmp_path / "speech.npz", (folder / "speech.npz").read_bytes()
+    for data in (b"", b"a text", whole[:1_000], whole[: len(whole) // 2], whole[:300] + bytes(100) + whole[400:]):
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=r"speech\.npz is no speech corpus"):
+            Corpus.load(path, torch.device("cpu"))
+    mel, mouth = np.zeros((160, 80), np.uint8), np.zeros((40, 5))
+    for arrays in ({"mel": mel}, {"mel": mel[:80], "mouth": mouth}, {"mel": mel, "mouth": mouth[:, :3]}):
+        np.savez(path, **arrays)
+        with pytest.raises(UserError, match="is no speech corpus"):
+            Corpus.load(path, torch.device("cpu"))
+    with path.open("wb") as file:
+        np.save(file, mel)
+    with pytest.raises(UserError, match="is no speech corpus"):
+        Corpus.load(path, torch.device("cpu"))
+    np.savez(path, mel=mel[:16], mouth=mouth[:4])
+    with pytest.raises(UserError, match="has 1 chunks; clips of 3 need a longer one"):
+        train(recipe(folder, 1), path, tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize("name", ["small", "refine", "refine-more", "reader", "smoke"])
