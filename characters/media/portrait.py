@@ -52,9 +52,9 @@ def crop_box(image_width: int, image_height: int, height: int, width: int) -> tu
 
 
 def _open(path: Path) -> Image.Image:
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, not an image")
     try:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, not an image")
         if not path.is_file():
             raise UserError(f"{path} is not a regular file" if path.exists() else f"{path} does not exist")
         with path.open("rb"):
@@ -99,7 +99,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith(("I", "F")):  # 16 or 32 bits a pixel, which Pillow would clip instead of scaling
-        deep = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        deep = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0, neginf=0)
         full = 1.0 if deep.max() <= 1.0 else 255.0 if deep.max() <= 255.0 else 65535.0
         return Image.fromarray(np.uint8(np.clip(deep / full, 0, 1) * 255 + 0.5)).convert("RGB")
     if image.has_transparency_data:

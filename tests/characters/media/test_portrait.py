@@ -64,6 +64,14 @@ def test_sixteen_bits(tmp_path: Path) -> None:
     assert near(load_portrait(tmp_path / "p.png", 272, 176)[100, 100], (128, 128, 128), 1)
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_a_broken_pixel_does_not_dim_the_others(tmp_path: Path, broken: float) -> None:
+    pixels = np.full((272, 176), 0.5, np.float32)
+    pixels[0, 0] = broken
+    Image.fromarray(pixels).save(tmp_path / "p.tiff")
+    assert near(load_portrait(tmp_path / "p.tiff", 272, 176)[100, 100], (128, 128, 128), 1)
+
+
 @pytest.mark.parametrize("form", ["gif", "webp", "png"])
 def test_animation_gives_its_first_frame_and_a_note(
     tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
