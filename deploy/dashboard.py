@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from characters.errors import UserError
+from deploy.address import check_address
 
 ADDRESS = "http://127.0.0.1:8265"
 _SECONDS = 30.0
@@ -45,13 +46,15 @@ class Dashboard:
     Args:
         address: http:// or https://; RAY_DASHBOARD_ADDRESS or Ray's default if empty.
         token: of a cluster that asks for one; from RAY_AUTH_TOKEN if empty.
+
+    Raises:
+        UserError: that is no address.
     """
 
     def __init__(self, address: str = "", token: str = "") -> None:
-        self._address = (address or os.environ.get("RAY_DASHBOARD_ADDRESS", "") or ADDRESS).rstrip("/")
+        address = address or os.environ.get("RAY_DASHBOARD_ADDRESS", "") or ADDRESS
+        self._address = check_address(address, "the dashboard's address")
         self._token = token or os.environ.get("RAY_AUTH_TOKEN", "")
-        if not self._address.startswith(("http://", "https://")):
-            raise UserError(f"the dashboard's address must begin with http:// or https://, not {self._address!r}")
 
     def scale(self, replicas: int, application: str, deployment: str) -> None:
         """Ask for so many replicas; Serve starts and drains them by itself.

@@ -12,7 +12,6 @@ import json
 import os
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from characters.errors import UserError
+from deploy.address import check_address
 from deploy.bench_room import QUESTIONS, quiet, speech
 from deploy.caller import User
 
@@ -96,12 +96,13 @@ class Server:
     Args:
         url: http:// or https://.
         key: its API key; none if empty.
+
+    Raises:
+        UserError: that is no address.
     """
 
     def __init__(self, url: str, key: str = "") -> None:
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise UserError(f"--url must begin with http:// or https://, not {url!r}")
-        self.url = url.rstrip("/")
+        self.url = check_address(url, "--url")
         self._headers = {"content-type": "application/json"} | ({"x-api-key": key} if key else {})
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from characters.cli.options import Finite
 from characters.output import check_output
 
 
 @click.command()
 @click.option("--out", default="rates.yaml", show_default=True, type=click.Path(path_type=Path), help="File to write.")
-@click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.05, 60), help="For each figure.")
+@click.option("--seconds", default=2.0, show_default=True, type=Finite(0.05, 60), help="For each figure.")
 def calibrate(out: Path, seconds: float) -> None:
     """Measure this machine's GPU, or its CPU, for `characters plan --rates FILE`.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from characters.cli.options import open_console
 from characters.errors import UserError
 
 PORTRAIT_SIZE = (1088, 704)  # height, width kept on disk: the largest model's, and the aspect of all of them
@@ -17,7 +18,6 @@ PREVIEW_SIZE = (272, 176)  # the small model's
 @click.command("list")
 def list_command() -> None:
     """List the characters at hand, the gallery's and your own."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -27,7 +27,7 @@ def list_command() -> None:
     for c in list_characters():
         row = (c.slug, c.character.name, c.character.voice.engine, c.character.description)
         table.add_row(*(escape(cell) for cell in row))
-    console = Console()
+    console = open_console()
     console.print(table)
     console.print(f"Your own live in {user_folder()}", soft_wrap=True, highlight=False, markup=False)
 

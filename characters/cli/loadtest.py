@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from characters.cli.options import Finite
 from characters.output import check_output
 
 
 @click.command()
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Of the application.")
 @click.option("--users", type=click.IntRange(1), default=1, show_default=True, help="Who come half a second apart.")
-@click.option("--minutes", type=click.FloatRange(0.1), default=1.0, show_default=True, help="From the first one on.")
+@click.option("--minutes", type=Finite(0.1), default=1.0, show_default=True, help="From the first one on.")
 @click.option("--character", default="ruby", show_default=True, help="Whom they talk to.")
 @click.option("--out", default="loadtest.json", show_default=True, type=click.Path(path_type=Path), help="The report.")
 def loadtest(url: str, users: int, minutes: float, character: str, out: Path) -> None:

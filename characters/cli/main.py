@@ -75,6 +75,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `characters list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as e:
+        if debug:
+            traceback.print_exc()
+        if e.filename is None or e.strerror is None:
+            code = _fault(e, debug)
+        else:  # a name that is too long, a folder that may not be entered: wherever it was met, the user can mend it
+            code = _say(f"error: {os.fsdecode(e.filename)}: {e.strerror}", 2)
     except ModuleNotFoundError as e:
         if debug:
             traceback.print_exc()
@@ -82,9 +89,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as e:
         if debug:
             traceback.print_exc()
-        hint = "" if debug else "; run again with --debug to see where"
-        code = _say(f"error: this is a fault of the program: {type(e).__name__}: {e}{hint}", 1)
+        code = _fault(e, debug)
     sys.exit(code)
+
+
+def _fault(error: Exception, debug: bool) -> int:
+    hint = "" if debug else "; run again with --debug to see where"
+    return _say(f"error: this is a fault of the program: {type(error).__name__}: {error}{hint}", 1)
 
 
 def _report(error: UserError | click.ClickException, debug: bool) -> int:

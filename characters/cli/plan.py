@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from characters.cli.options import open_console
 from characters.errors import UserError
 
 
@@ -22,20 +23,20 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
 
     A plan is kept if 99 % of its chunks are done within 166.7 ms. The best has the shortest turn; then the fewest GPUs.
     """
-    from rich.console import Console
     from rich.table import Table
 
+    from characters.config import load_yaml
     from characters.model.config import load_model_config, with_context
     from deploy.planning.cluster import parse_cluster
     from deploy.planning.fleet import sessions_held
     from deploy.planning.plan import kept
     from deploy.planning.plan import plan as look
-    from deploy.planning.rates import How, ModelTimes, Rate, load_rates
+    from deploy.planning.rates import How, ModelTimes, Rate, Rates
 
     config = load_model_config(model)
     if context is not None:
         config = with_context(config, context, model)
-    own = load_rates(str(rates)) if rates else None
+    own = load_yaml(rates, Rates) if rates else None
     cluster = parse_cluster(gpus, {own.name.lower(): own} if own else None)
     verdicts = look(model, config, cluster, across_nodes)
     table = Table("GPU", "plan", "GPUs", "DiT ms", "decoder ms", "p99 ms", "turn ms", "GB", "sessions", "verdict")
@@ -52,9 +53,9 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
         held = str(sessions_held(cluster, v.option, across_nodes)) if v.option else ""
         verdict = f"[green]kept[/]: {v.reason}" if v.option else f"[red]rejected[/]: {v.reason}"
         table.add_row(v.kind, split, str(v.gpus), *figures, held, verdict)
-    console = Console()
+    console = open_console()
     if console.width < 150 and not console.is_terminal:
-        console = Console(width=170)  # into a file or a pipe: a line a plan
+        console = open_console(170)  # into a file or a pipe: a line a plan
     console.print(table)
     console.print(
         f"{cluster}; p99 must be within 166.7 ms; context {config.sink + config.ring} chunks", highlight=False

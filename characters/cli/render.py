@@ -136,8 +136,9 @@ class Statistics:
     def show(self, out: Path) -> None:
         """Print the table."""
         import numpy as np
-        from rich.console import Console
         from rich.table import Table
+
+        from characters.cli.options import open_console
 
         assert self.first is not None
         table = Table("stage", "median ms", "p99 ms")
@@ -146,7 +147,7 @@ class Statistics:
         for stage, values in self.stages.items():
             median, p99 = np.percentile(np.asarray(values) * 1e3, [50, 99])
             table.add_row(stage, f"{median:.1f}", f"{p99:.1f}")
-        console = Console()
+        console = open_console()
         console.print(table)
         spent = time.perf_counter() - self.first
         # Without the first chunk, which carries the start-up.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from characters.cli.options import open_console
+
 _DASHBOARD = click.option(
     "--dashboard", default="", metavar="URL", help="Ray's dashboard.  [default: RAY_DASHBOARD_ADDRESS, or this machine]"
 )
@@ -30,7 +32,6 @@ def scale(pipelines: int, application: str, dashboard: str) -> None:
 @_DASHBOARD
 def status(dashboard: str) -> None:
     """Show what runs: deployments, their replicas, sessions, the queue, and chunks that missed their deadline."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -47,7 +48,7 @@ def status(dashboard: str) -> None:
     if not found:
         click.echo("nothing is deployed")
         return
-    Console().print(table)
+    open_console().print(table)
     health = cluster.ingress()
     if health is None:
         click.echo("the application's own page cannot be reached from here")

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import click
 
+from characters.cli.options import Finite
 from characters.training.recipe import STAGES, load_recipe
 
 
 @click.command()
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for speech.npz.")
-@click.option("--minutes", default=300.0, show_default=True, help="Length of the speech.")
+@click.option(
+    "--minutes", default=300.0, show_default=True, type=Finite(min=0, min_open=True), help="Length of the speech."
+)
 @click.option("--seed", default=1, show_default=True)
 def corpus(out: Path, minutes: float, seed: int) -> None:
     """Make the speech corpus that training needs, with hibari-tts and espeak-ng."""

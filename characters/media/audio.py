@@ -34,9 +34,9 @@ def open_audio(path: str | Path) -> AudioFile:
         UserError: missing, a folder, unreadable, not audio, no audio track, nothing in it, too many broken samples.
     """
     path = Path(path)
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, not a recording")
     try:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, not a recording")
         if not path.is_file():  # a pipe or a device cannot be read twice, nor its length known
             raise UserError(f"{path} is not a regular file" if path.exists() else f"{path} does not exist")
         with path.open("rb") as f:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,8 @@ def test_wrong_usage_is_one_line_and_2(run: RunFixture, args: list[str]) -> None
     [
         (UserError("bad\n  thing"), 2, "error: bad thing\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
+        (PermissionError(13, "Permission denied", "a/b"), 2, "error: a/b: Permission denied\n"),
+        (OSError("oh"), 1, "error: this is a fault of the program: OSError: oh; run again with"),
         (ZeroDivisionError("oh"), 1, "error: this is a fault of the program: ZeroDivisionError: oh; run again with"),
     ],
 )
@@ -69,4 +72,22 @@ def test_a_closed_pipe_is_no_error() -> None:
         [sys.executable, "-m", "characters.cli.main", "list"], stdout=writer, stderr=subprocess.PIPE, text=True
     )
     os.close(writer)
-    assert "Traceback" not in done.stderr and "error" not in done.stderr
+    assert done.returncode == 0 and not done.stderr
+
+
+def test_names_that_are_too_long_are_the_users_to_mend(run: RunFixture) -> None:
+    name = "x" * 300
+    for args, what in [
+        (["render", "-c", name, "--text", "Hi", "-o", "v.mp4"], name),
+        (["render", "-c", "ruby", "--audio", name, "-o", "v.mp4"], f"cannot read {name}"),
+        (["new", "--portrait", name, "--name", "Ann", "--voice", "espeak"], f"cannot read {name}"),
+    ]:
+        result = run(*args)
+        assert result.code == 2 and result.err == f"error: {what}: File name too long\n"
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "0", "-1"])
+@pytest.mark.parametrize("args", [["corpus", "--minutes"], ["calibrate", "--seconds"], ["loadtest", "--minutes"]])
+def test_numbers_are_finite_and_positive(run: RunFixture, tmp_path: Path, args: list[str], number: str) -> None:
+    result = run(*args, number, "--out", tmp_path / "out")
+    assert result.code == 2 and f"Invalid value for '{args[1]}'" in result.err and result.err.count("\n") == 1
