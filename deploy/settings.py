@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import secrets
 import socket
@@ -159,12 +160,37 @@ def free_ports(first: int, count: int = 2) -> int:
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """Whether nobody listens on a TCP port or has bound the UDP port."""
+    return bind_error(port, host) is None
+
+
+def check_port(port: int, host: str) -> None:
+    """Whether a page can be served there.
+
+    Raises:
+        UserError: the port is taken or reserved, or `host` is none of this machine's addresses.
+    """
+    error = bind_error(port, host)
+    if error is None:
+        return
+    if error.errno == errno.EADDRINUSE:
+        raise UserError(f"port {port} is taken by another program: stop it, or use --port")
+    if error.errno == errno.EACCES:
+        raise UserError(f"port {port} is reserved for the system: use --port with 1024 or above")
+    raise UserError(
+        f"cannot serve the page at {host!r}: {error.strerror or error}; use --host with 127.0.0.1 or 0.0.0.0"
+    )
+
+
+def bind_error(port: int, host: str = LOOPBACK) -> OSError | None:
+    """Why a TCP port cannot be listened on, or its UDP port be bound; None if both can."""
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         with socket.socket(socket.AF_INET, kind) as probe:
             if kind == socket.SOCK_STREAM:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
-            except OSError:
-                return False
-    return True
+            except OSError as error:
+                return error
+            except UnicodeError as error:  # no name of a host: a part of it is empty or too long
+                return OSError(str(error))
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from typing import Any
 
 from characters.errors import UserError
 from deploy import livekit, web_client
-from deploy.settings import LOOPBACK, is_free
+from deploy.settings import LOOPBACK, check_port, load_settings
 
 _READY_SECONDS = 300.0
 ENVIRONMENT = {
@@ -42,7 +43,8 @@ def up(args: dict[str, Any], *, host: str, dashboard: bool, stop: threading.Even
         say: prints a line.
 
     Raises:
-        UserError: something is missing, a port is taken, or the application does not start.
+        UserError: a wrong setting or profile, something is missing, a port cannot be had, or the application does not
+            start.
     """
     port = int(args.get("http_port", 8000))
     address = f"http://{LOOPBACK if host == '0.0.0.0' else host}:{port}"
@@ -57,8 +59,8 @@ def up(args: dict[str, Any], *, host: str, dashboard: bool, stop: threading.Even
             _await(address, stop)
             say(f"already running: {page}")
             return
-        if not is_free(port, LOOPBACK if host == "0.0.0.0" else host):
-            raise UserError(f"port {port} is taken by another program: stop it, or use --port")
+        check_port(port, LOOPBACK if host == "0.0.0.0" else host)
+        _check_profile(args)  # before anything is installed
         if not os.environ.get("LIVEKIT_URL") and livekit.find_server() is None:
             say("livekit-server is not there yet: building it with Go, which takes some minutes, once")
             livekit.install_server()
@@ -66,6 +68,13 @@ def up(args: dict[str, Any], *, host: str, dashboard: bool, stop: threading.Even
             say("fetching the page's LiveKit client, once")
             web_client.fetch()
         _serve(args, host, port, dashboard, page, stop, say)
+
+
+def _check_profile(args: dict[str, Any]) -> None:
+    """Raises UserError for a wrong setting or profile."""
+    from actors.topology import load_profile, plan_topology  # takes seconds, which "already running" need not wait for
+
+    plan_topology(load_profile(load_settings(args).profile))
 
 
 def _serve(
@@ -151,7 +160,7 @@ def running_at(address: str) -> bool:
     try:
         with urllib.request.urlopen(f"{address}/healthz", timeout=5) as answer:
             return bool(json.load(answer).get("application") == "characters")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, http.client.HTTPException):
         return False
 
 

@@ -41,10 +41,24 @@ def test_up_refuses_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> 
     assert "is taken by another program" in capsys.readouterr().err
 
 
-def test_up_names_an_unknown_profile(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.livekit.find_server", lambda: Path("livekit-server"))
-    assert run("up", "--port", "18124", "--profile", "laptob") == 2
-    assert "did you mean 'laptop'" in capsys.readouterr().err
+@pytest.mark.parametrize("host", ["nonsense.invalid", "192.0.2.1", "::1", "a..b", "a b", "[::1"])
+def test_up_refuses_a_host_that_is_not_ours(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("up", "--port", "18125", "--host", host) == 2
+    error = capsys.readouterr().err
+    assert f"cannot serve the page at {host!r}: " in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--profile", "laptob"], "did you mean 'laptop'"), (["--profile", "no/such.yaml"], "no deploy profile")],
+)
+def test_up_names_a_wrong_profile_before_it_installs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr("deploy.livekit.find_server", lambda: None)
+    monkeypatch.setattr("deploy.livekit.install_server", lambda: pytest.fail("minutes were spent"))
+    assert run("up", "--port", "18124", *arguments) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_install_without_go_names_the_three_ways(
