@@ -6,6 +6,7 @@ import hmac
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,15 +16,17 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from starlette.exceptions import HTTPException
 
 from characters.errors import did_you_mean
-from deploy.director import Director, LivekitGone
+from deploy.director import Director, LivekitGone, LivekitRefused
 from deploy.sessions import NotAdmitted, RoomTaken, Session, State
 from deploy.tokens import CHARACTER, user_token
 from deploy.webhook import Refused, WebhookGate
 
 WEB = Path(__file__).parent / "web"
 _WEBHOOK_BODY = 1_000_000
+_NAME_BYTES = 256  # what LiveKit allows
 
 
 class Problem(Exception):
@@ -40,8 +43,14 @@ def _printable(text: str) -> str:
     return text
 
 
+def _short(text: str) -> str:
+    if len(text.encode()) > _NAME_BYTES:
+        raise ValueError(f"must not be longer than {_NAME_BYTES} bytes")
+    return text
+
+
 Text = Annotated[str, AfterValidator(_printable)]
-Name = Annotated[Text, Field(max_length=128)]
+Name = Annotated[Text, AfterValidator(_short), Field(max_length=128)]
 
 
 class Failure(BaseModel):
@@ -165,7 +174,7 @@ def create_api(director: Director) -> FastAPI:
         title="characters",
         version="1",
         description="Talk to a character in a LiveKit room.",
-        responses={code: {"model": FailureAnswer} for code in (401, 404, 409, 413, 422, 429, 503)},
+        responses={code: {"model": FailureAnswer} for code in (400, 401, 404, 405, 409, 413, 422, 429, 502, 503)},
     )
     app.add_middleware(BodyLimit, limit=settings.max_body, larger={"/livekit/webhook": _WEBHOOK_BODY})
     if settings.cors:
@@ -181,6 +190,12 @@ def create_api(director: Director) -> FastAPI:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         return _failure(422, "invalid_request", f"{where}: {first['msg']}" if where else first["msg"])
+
+    @app.exception_handler(HTTPException)
+    async def on_http(_: Request, error: HTTPException) -> JSONResponse:
+        """Those of FastAPI itself: no such path or method, a body that cannot be read."""
+        code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+        return _failure(error.status_code, code, error.detail, dict(error.headers or {}))
 
     def authorised(
         authorization: Annotated[str | None, Header()] = None, x_api_key: Annotated[str | None, Header()] = None
@@ -225,6 +240,9 @@ def create_api(director: Director) -> FastAPI:
             raise Problem(409, "room_taken", "this room is in use by somebody else") from None
         try:
             await director.open_room(session)
+        except LivekitRefused as error:
+            director.act(director.sessions.failed(session, "livekit_refused", str(error)))
+            raise Problem(502, "livekit_refused", str(error)) from None
         except LivekitGone as error:
             director.act(director.sessions.failed(session, "livekit_unreachable", str(error)))
             raise Problem(503, "livekit_unreachable", str(error), **{"Retry-After": "5"}) from None

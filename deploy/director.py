@@ -72,6 +72,10 @@ class LivekitGone(Exception):
     """The LiveKit server does not answer."""
 
 
+class LivekitRefused(Exception):
+    """The LiveKit server does not want what it is asked for: a wrong key, a name that it does not allow."""
+
+
 class PipelineGone(Exception):
     """A pipeline has ended, as a whole, under its session."""
 
@@ -156,7 +160,8 @@ class Director:
         """Create the session's room, so that it is known to be there.
 
         Raises:
-            LivekitGone: the server does not answer, or refuses.
+            LivekitRefused: the server refuses.
+            LivekitGone: it does not answer, or is in trouble itself.
         """
         config = room_configuration(session.room)
         request = api.CreateRoomRequest(
@@ -170,6 +175,8 @@ class Director:
             async with asyncio.timeout(_LIVEKIT_SECONDS):
                 await self._livekit().room.create_room(request)
         except Exception as error:  # the client raises whatever its transport does
+            if isinstance(error, api.ServerError) and 400 <= error.status < 500:
+                raise LivekitRefused(f"the LiveKit server refuses: {error.message or error.code}") from error
             raise LivekitGone(f"the LiveKit server does not answer: {error}") from error
 
     async def trace(self, session: Session) -> dict[str, Any] | None:

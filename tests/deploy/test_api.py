@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import http.server
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
@@ -213,10 +216,16 @@ def test_tokens_as_token_source_wants_them(open_api: Open) -> None:
         ("POST", "/v1/sessions", {"character": "bao", "extra": 1}, 422, "invalid_request"),
         ("POST", "/v1/sessions", {"character": "bao", "participant_name": "a\x00b"}, 422, "invalid_request"),
         ("POST", "/v1/sessions", {"character": "bao", "participant_name": "a" * 129}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "bao", "participant_name": "中" * 86}, 422, "invalid_request"),
+        ("POST", "/token", {"room_name": "中" * 86}, 422, "invalid_request"),
+        ("POST", "/token", {"participant_identity": "😀" * 65}, 422, "invalid_request"),
         ("POST", "/v1/sessions", {"character": "../../etc/passwd"}, 404, "unknown_character"),
         ("POST", "/token", {"room_name": "a\nb"}, 422, "invalid_request"),
         ("POST", "/token", {"participant_identity": "character"}, 422, "invalid_request"),
         ("POST", "/token", {"participant_attributes": {"a": 1}}, 422, "invalid_request"),
+        ("GET", "/nowhere", None, 404, "not_found"),
+        ("GET", "/static/nothing.js", None, 404, "not_found"),
+        ("PUT", "/v1/sessions", {}, 405, "method_not_allowed"),
         ("GET", "/v1/sessions/nothing", None, 404, "unknown_session"),
         ("DELETE", "/v1/sessions/nothing", None, 404, "unknown_session"),
         ("GET", "/v1/characters/nobody/portrait", None, 404, "unknown_character"),
@@ -239,7 +248,14 @@ def test_bodies_are_bounded(open_api: Open) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
     assert client.post("/v1/sessions", content=b"{", headers={"content-type": "application/json"}).status_code == 422
     deep = b"[" * 30_000
-    assert client.post("/token", content=deep, headers={"content-type": "application/json"}).status_code in (400, 422)
+    for body in (deep, b"\xff\xfe{", b'{"room_name": "\xe9"}'):
+        answer = client.post("/token", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422) and answer.json()["error"]["message"]
+
+
+def test_names_may_be_as_long_as_livekit_allows(open_api: Open) -> None:
+    client, _, _ = open_api()
+    assert client.post("/token", json={"room_name": "é" * 128}).status_code == 201
 
 
 def test_webhooks_of_strangers_and_replays_do_nothing(open_api: Open) -> None:
@@ -321,6 +337,38 @@ def test_a_livekit_server_that_is_gone_is_told(open_api: Open) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "livekit_unreachable")
     assert client.get("/healthz").json()["status"] == "degraded"
     assert not any(s.seated for s in director.sessions.all())
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (400, "livekit_refused", "the LiveKit server refuses: room name is too long"),
+        (401, "livekit_refused", "the LiveKit server refuses: room name is too long"),
+        (500, "livekit_unreachable", "the LiveKit server does not answer"),
+    ],
+)
+def test_a_livekit_server_that_refuses_is_told_from_one_that_is_gone(status: int, code: str, message: str) -> None:
+    class Livekit(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.dumps({"code": "invalid_argument", "msg": "room name is too long"}).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Livekit) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        access = dataclasses.replace(ACCESS, url=f"ws://127.0.0.1:{server.server_port}")
+        with TestClient(create_api(Director(Settings(access), FakePipelines(), (64, 48)))) as client:
+            answer = client.post("/v1/sessions", json={"character": "bao"})
+        server.shutdown()
+    error = answer.json()["error"]
+    assert error["code"] == code and error["message"].startswith(message)
+    assert answer.status_code == (503 if code == "livekit_unreachable" else 502)
 
 
 def test_the_documentation_has_examples(open_api: Open) -> None:
