@@ -46,6 +46,10 @@ class Ledger:
         self.turns: deque[Turn] = deque(maxlen=capacity)
         self.shown: OrderedDict[int, float] = OrderedDict()
 
+    def __getstate__(self) -> dict[str, object]:
+        """For pickle, which takes its time: copies, made in one step each, while a stage goes on entering chunks."""
+        return vars(self) | {"chunks": self.chunks.copy(), "turns": self.turns.copy(), "shown": self.shown.copy()}
+
     def add(self, header: Header) -> None:
         """Enter a chunk that has reached the end of its way."""
         self.chunks.append(header)

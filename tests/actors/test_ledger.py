@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
@@ -73,6 +74,30 @@ def test_bounded() -> None:
     for i in range(30):
         ledger.add(Header(i, 0))
     assert [header.index for header in ledger.chunks] == list(range(20, 30))
+
+
+class Entering(float):
+    """A time that enters another chunk, turn and look into a ledger while it is pickled."""
+
+    ledger: Ledger
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        self.ledger.add(chunk(9, 9.0))
+        self.ledger.add_turn(Turn(9, {}))
+        self.ledger.shown[9] = 9.0
+        return float, (float(self),)
+
+
+def test_pickled_while_a_stage_enters_chunks() -> None:
+    ledger = Entering.ledger = Ledger(["a", "b", "c"])
+    for i in range(3):
+        ledger.add(chunk(i, Entering(10.0 * i)))
+        ledger.add_turn(Turn(i, {"a": Entering(i)}))
+        ledger.shown[i] = Entering(i)
+    ledger.add(Header(3, 0).stamped(0, Entering(1), 2))
+    copied = pickle.loads(pickle.dumps(ledger))
+    assert len(copied.chunks) == 4 and len(copied.turns) == 3 and list(copied.shown) == [0, 1, 2]
+    assert len(ledger.chunks) > 4 and 9 in ledger.shown
 
 
 def test_chrome_trace_is_json_with_a_row_for_each_place() -> None:
