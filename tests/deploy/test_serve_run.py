@@ -43,7 +43,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     log = folder / "log"
     ours = "livekit-server.*|ray::.*|raylet"
     before = set(processes(ours))  # of other tests
-    with log.open("wb") as out, subprocess.Popen(command, env=environment, stdout=out, stderr=out) as server:
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            command,
+            env=environment,
+            stdout=out,
+            stderr=out,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's & would ignore it
+        ) as server,
+    ):
         try:
             application = Application(f"http://127.0.0.1:{HTTP_PORT}", None)
             wait_for(lambda: server.poll() is not None or _pipelines(application) == 2, log.read_text(), START_SECONDS)
