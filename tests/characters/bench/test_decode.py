@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from click.testing import CliRunner
+from torch.utils.flop_counter import FlopCounterMode
 
 from characters.bench import decode
 from characters.bench.decode_baseline import eager_chunk, published_decoder
@@ -106,3 +109,18 @@ def test_float16_is_worth_more_than_bfloat16() -> None:
 def test_without_a_gpu_there_is_one_clear_line() -> None:
     result = CliRunner().invoke(command, ["--no-baseline"])
     assert isinstance(result.exception, UserError) and "needs 1 GPU(s) and PyTorch sees 0" in str(result.exception)
+
+
+def test_convolutions_are_repeated_without_keeping_their_outputs():
+    x, weight = torch.randn(2, 8, 6, 6), torch.randn(4, 8, 3, 3)
+    out = torch.empty(2, 4, 4, 4).to(memory_format=torch.channels_last)
+    recorder, gone = decode.Convolutions(), weakref.ref(out)
+    with torch.inference_mode(), recorder:
+        torch.ops.aten.convolution.out(x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, out=out)
+        F.relu(F.conv2d(x, weight))
+    torch.testing.assert_close(out, F.conv2d(x, weight))
+    del out
+    assert gone() is None
+    with FlopCounterMode(display=False) as counter:
+        recorder.run()
+    assert counter.get_total_flops() == 2 * (2 * 9 * 8 * 4 * 2 * 16)
