@@ -160,7 +160,7 @@ def free_ports(first: int, count: int = 2) -> int:
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """Whether nobody listens on a TCP port or has bound the UDP port."""
-    return bind_error(port, host) is None
+    return _bind_error(port, host) is None
 
 
 def check_port(port: int, host: str) -> None:
@@ -169,7 +169,7 @@ def check_port(port: int, host: str) -> None:
     Raises:
         UserError: the port is taken or reserved, or `host` is none of this machine's addresses.
     """
-    error = bind_error(port, host)
+    error = _bind_error(port, host)
     if error is None:
         return
     if error.errno == errno.EADDRINUSE:
@@ -181,7 +181,7 @@ def check_port(port: int, host: str) -> None:
     )
 
 
-def bind_error(port: int, host: str = LOOPBACK) -> OSError | None:
+def _bind_error(port: int, host: str = LOOPBACK) -> OSError | None:
     """Why a TCP port cannot be listened on, or its UDP port be bound; None if both can."""
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         with socket.socket(socket.AF_INET, kind) as probe:

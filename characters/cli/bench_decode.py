@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from characters.cli.options import Finite
 from characters.errors import UserError
 
 GOAL_PSNR = 45.0  # dB
@@ -13,7 +14,7 @@ GOAL_PSNR = 45.0  # dB
 @click.option("--model", default="reference-57b", show_default=True, help="A model of conf/model.")
 @click.option("--split", default=1, show_default=True, type=click.IntRange(1), help="GPUs that share a picture's rows.")
 @click.option("--exact-cache", is_flag=True, help="Remember frames in float16 instead of bytes.")
-@click.option("--seconds", default=8.0, show_default=True, type=click.FloatRange(1, 300), help="Of each measurement.")
+@click.option("--seconds", default=8.0, show_default=True, type=Finite(1, 300), help="Of each measurement.")
 @click.option("--baseline/--no-baseline", default=True, show_default=True, help="Measure diffusers' as well, if there.")
 @click.option(
     "--check",

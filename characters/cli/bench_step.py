@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from characters.cli.options import Finite
 from characters.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--precision", type=click.Choice(["fp8", "bf16"]), default="fp8", show_default=True)
 @click.option("--scales", type=click.Choice(["static", "dynamic"]), default="static", show_default=True, help="Of FP8.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Safetensors, a file or a folder.  [default: random]")
-@click.option("--seconds", default=8.0, show_default=True, type=click.FloatRange(1, 300), help="Of each measurement.")
+@click.option("--seconds", default=8.0, show_default=True, type=Finite(1, 300), help="Of each measurement.")
 @click.option("--baseline", is_flag=True, help="Measure the launch-style step as well.")
 @click.option(
     "--floor/--no-floor", default=True, show_default=True, help="Measure bare products and attention as well."
@@ -88,10 +89,11 @@ def _describe(job: Job) -> str:
 
 
 def _print(job: Job, result: Result) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    shard, console = result.shard, Console(width=110)
+    from characters.console import PipedConsole
+
+    shard, console = result.shard, PipedConsole(width=110)
     table = Table(title=f"stage {shard.stage}, rank {shard.rank}: layers {shard.layers}, {shard.rows} rows")
     for column in ("", "median ms", "p99 ms", "first ms", "TFLOP/s", "MHz", "W"):
         table.add_column(column, justify="left" if not column else "right")

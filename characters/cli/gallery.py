@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from characters.cli.options import open_console
 from characters.errors import UserError
 
 PORTRAIT_SIZE = (1088, 704)  # height, width kept on disk: the largest model's, and the aspect of all of them
@@ -22,12 +21,13 @@ def list_command() -> None:
     from rich.table import Table
 
     from characters.character import list_characters, user_folder
+    from characters.console import PipedConsole
 
     table = Table("character", "name", "voice", "description")
     for c in list_characters():
         row = (c.slug, c.character.name, c.character.voice.engine, c.character.description)
         table.add_row(*(escape(cell) for cell in row))
-    console = open_console()
+    console = PipedConsole()
     console.print(table)
     console.print(f"Your own live in {user_folder()}", soft_wrap=True, highlight=False, markup=False)
 

@@ -1,14 +1,11 @@
-"""What several commands have in common: their numbers, and the console that they print to."""
+"""Kinds of options that several commands have."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 class Finite(click.FloatRange):
@@ -20,14 +17,3 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
-
-
-def open_console(width: int | None = None) -> Console:
-    """Rich's console, on stdout; a reader that has gone is a BrokenPipeError, not its SystemExit(1)."""
-    from rich.console import Console
-
-    class PipedConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return PipedConsole(width=width)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from characters.cli.options import open_console
 from characters.errors import UserError
 
 
@@ -26,6 +25,7 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
     from rich.table import Table
 
     from characters.config import load_yaml
+    from characters.console import PipedConsole
     from characters.model.config import load_model_config, with_context
     from deploy.planning.cluster import parse_cluster
     from deploy.planning.fleet import sessions_held
@@ -53,9 +53,9 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
         held = str(sessions_held(cluster, v.option, across_nodes)) if v.option else ""
         verdict = f"[green]kept[/]: {v.reason}" if v.option else f"[red]rejected[/]: {v.reason}"
         table.add_row(v.kind, split, str(v.gpus), *figures, held, verdict)
-    console = open_console()
+    console = PipedConsole()
     if console.width < 150 and not console.is_terminal:
-        console = open_console(170)  # into a file or a pipe: a line a plan
+        console = PipedConsole(width=170)  # into a file or a pipe: a line a plan
     console.print(table)
     console.print(
         f"{cluster}; p99 must be within 166.7 ms; context {config.sink + config.ring} chunks", highlight=False

@@ -138,7 +138,7 @@ class Statistics:
         import numpy as np
         from rich.table import Table
 
-        from characters.cli.options import open_console
+        from characters.console import PipedConsole
 
         assert self.first is not None
         table = Table("stage", "median ms", "p99 ms")
@@ -147,7 +147,7 @@ class Statistics:
         for stage, values in self.stages.items():
             median, p99 = np.percentile(np.asarray(values) * 1e3, [50, 99])
             table.add_row(stage, f"{median:.1f}", f"{p99:.1f}")
-        console = open_console()
+        console = PipedConsole()
         console.print(table)
         spent = time.perf_counter() - self.first
         # Without the first chunk, which carries the start-up.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from characters.cli.options import open_console
-
 _DASHBOARD = click.option(
     "--dashboard", default="", metavar="URL", help="Ray's dashboard.  [default: RAY_DASHBOARD_ADDRESS, or this machine]"
 )
@@ -35,6 +33,7 @@ def status(dashboard: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from characters.console import PipedConsole
     from deploy.dashboard import Dashboard
 
     cluster = Dashboard(dashboard)
@@ -48,7 +47,7 @@ def status(dashboard: str) -> None:
     if not found:
         click.echo("nothing is deployed")
         return
-    open_console().print(table)
+    PipedConsole().print(table)
     health = cluster.ingress()
     if health is None:
         click.echo("the application's own page cannot be reached from here")

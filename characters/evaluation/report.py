@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from characters.console import PipedConsole
+from characters.output import whole_file
 
 SCHEMA = 1
 
@@ -52,9 +54,8 @@ def write_json(path: Path, figures: Sequence[Figure], settings: dict[str, Any], 
     """Write evaluation.json: {"schema": 1, "settings": {...}, "figures": [...], **details}; NaN becomes null."""
     rows = [asdict(f) | {"value": f.value if math.isfinite(f.value) else None, "ok": f.ok} for f in figures]
     document = {"schema": SCHEMA, "settings": settings, "figures": rows, **details}
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    with whole_file(path) as file:
+        file.write(json.dumps(document, indent=1, allow_nan=False).encode() + b"\n")
 
 
 def print_table(figures: Sequence[Figure], title: str) -> None:
@@ -70,7 +71,7 @@ def print_table(figures: Sequence[Figure], title: str) -> None:
             table.add_row(f"[bold]{group}[/bold]")
         verdict = {None: "", True: "[green]ok[/green]", False: "[bold red]MISS[/bold red]"}[figure.ok]
         table.add_row(f"  {figure.name}", f"{figure.value:.4g} {figure.unit}".rstrip(), figure.goal, verdict)
-    console = Console()
+    console = PipedConsole()
     console.print(table)
     judged = [f for f in figures if f.ok is not None]
     console.print(f"{sum(f.ok is True for f in judged)} of {len(judged)} goals met")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from characters.errors import UserError
+from characters.output import whole_file
 
 WEIGHTS_FOLDER = Path(__file__).resolve().parents[1] / "weights"
 
@@ -48,10 +49,15 @@ def load_weights(
 
 
 def save_weights(module: nn.Module, path: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write a module's parameters and buffers; floating-point ones are stored as `dtype`."""
+    """Write a module's parameters and buffers; floating-point ones are stored as `dtype`.
+
+    Raises:
+        UserError: it cannot be written; what was at `path` stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
         for name, tensor in module.state_dict().items()
     }
-    save_file(tensors, path)
+    with whole_file(path) as file:
+        file.write(save(tensors))

@@ -70,11 +70,11 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
     Returns:
         The averaged model in eval mode, float32.
     """
-    device, stage = workers.device, recipe.dit
+    device, stage, refining = workers.device, recipe.dit, recipe.refine > 0
     config = load_model_config(recipe.model)
     torch.manual_seed(recipe.seed)
     model = DiT(config).to(device)
-    if recipe.refine:
+    if refining:
         load_weights(model, folder / "dit.safetensors")
         model.conditioning.audio.requires_grad_(False)
     else:
@@ -104,7 +104,7 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
     )
     for progress in training.steps():
         clip = torch.randint(pool.clips, (batch,), device=device)
-        if recipe.refine:
+        if refining:
             practised = _with_probability(PRACTISED, batch, device)
             clip = torch.where(practised, torch.multinomial(badness.square(), batch, replacement=True), clip)
         truth = data.latents[clip].float()
@@ -136,7 +136,7 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
         error = ((made - truth).square() * data.weights[clip]).mean((2, 3, 4))
         latent_loss = (error / (level + 0.2)).mean()
         mouth_loss = _mouth_error(mouth, pool.mouth[clip])
-        if not recipe.refine:
+        if not refining:
             # Clips show a part of the speech; the audio encoder hears all of it.
             elsewhere = torch.randint(
                 2, pool.corpus.chunks - chunks - 1, (max(1, round(EXTRA_SPEECH * batch)),), device=device
@@ -146,11 +146,11 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
             mouth_loss = (mouth_loss + _mouth_error(mouth, pool.corpus.mouths(elsewhere, chunks))) / 2
         loss = latent_loss + 2 * mouth_loss
         figures = {"mouth": mouth_loss, "noise": _mean_where(error, level == 1)}
-        if recipe.refine > 0 or progress > 0.1:
+        if refining or progress > 0.1:
             pixel_loss, worst, more = _pixel_loss(made, clip, pool, autoencoder)
             loss = loss + pixel_loss
             figures |= {"pixel": pixel_loss, "worst": worst.mean(), **more}
-            if recipe.refine:
+            if refining:
                 loss = loss + recipe.refine * worst.mean()
                 badness[clip] = worst.detach() + 1e-3
         training.update(loss, **figures)

@@ -1,0 +1,13 @@
+"""The terminal that tables are printed to."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+
+class PipedConsole(Console):
+    """Rich's console, but that a reader who has gone is a BrokenPipeError, not its SystemExit(1)."""
+
+    def on_broken_pipe(self) -> None:
+        """See `Console.on_broken_pipe`."""
+        raise BrokenPipeError
