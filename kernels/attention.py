@@ -29,7 +29,6 @@ Backend: TypeAlias = Literal["auto", "fa3", "cudnn", "flash", "triton", "referen
 # A Triton tile is a power of two wide, and no wider than registers allow.
 TRITON_HEAD_DIMS = (16, 32, 64, 128)
 
-_FA3_SCALES = ("q_descale", "k_descale", "v_descale")
 _HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -67,9 +66,9 @@ def attend(
         raise ValueError(f"attention backend {backend} {reason}")
     match backend:
         case "fa3":
-            scales = (None if s is None else s[None] for s in (q_scale, k_scale, v_scale))
-            out = _fa3()(q[None], k[None], v[None], **dict(zip(_FA3_SCALES, scales, strict=True)))
-            return out[0]
+            from kernels.attention_fa3 import attend_fa3
+
+            return attend_fa3(q, k, v, q_scale, k_scale, v_scale)
         case "cudnn":
             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
                 return _scaled_dot_product(q, k, v)
@@ -151,13 +150,6 @@ def _missing(backend: Backend, device: torch.device) -> str | None:
     if backend == "triton" and device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"needs a GPU, got {device}"
     return None
-
-
-@functools.cache
-def _fa3() -> Callable[..., Tensor]:
-    from fa3_fwd_interface import flash_attn_func
-
-    return flash_attn_func
 
 
 @functools.cache

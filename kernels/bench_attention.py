@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import attend
+from kernels.attention_fa3 import attend_fa3
 from kernels.attention_triton import Tiling, attend_triton
 from kernels.floor import unit
 from kernels.fp8 import FP8
@@ -24,8 +25,18 @@ HEAD_DIM = 128
 TOKENS = 2992
 SECONDS = 1.5
 # (heads, queries, chunks of context): ranks and stages of a 57B step.
-SHAPES = ((20, 2992, 9), (20, 2992, 5), (60, 2992, 9), (60, 2992, 5), (30, 2992, 4))
-CONTENDERS = ("fa3 fp8", "fa3 fp8, 2 splits", "triton 128x128", "triton 128x64")
+SHAPES = (
+    (20, 2992, 9),
+    (20, 2992, 5),
+    (60, 2992, 9),
+    (60, 2992, 5),
+    (30, 2992, 9),
+    (30, 2992, 5),
+    (30, 2992, 4),
+    (15, 2992, 9),
+    (12, 2992, 9),
+)
+CONTENDERS = ("fa3 fp8", "fa3 fp8, last wave split", "fa3 fp8, 2 splits", "triton 128x128", "triton 128x64")
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,14 @@ def variants() -> Iterator[tuple[str, Callable[[Operands], Operands], Variant]]:
         q, k, v = (t.to(torch.bfloat16) for t in (x.q, x.k, x.v))
         return replace(x, q=q, k=k, v=v)
 
+    def moved(x: Operands, deviation: float) -> Operands:
+        q, k, v = ((t.float() * deviation).to(FP8) for t in (x.q, x.k, x.v))
+        return replace(x, q=q, k=k, v=v, scale=x.scale / deviation)
+
     yield "fa3 fp8", same, fa3
+    yield "fa3 fp8, last wave split", same, lambda x: attend_fa3(x.q, x.k, x.v, x.scale, x.scale, x.scale)
+    for deviation in (0.06, 0.25, 16, 80):
+        yield f"fa3 fp8, deviation {deviation:g}", lambda x, d=deviation: moved(x, d), fa3
     for splits in (2, 3):
         yield f"fa3 fp8, {splits} splits", same, lambda x, splits=splits: fa3(x, num_splits=splits)
     for queries in (3024, 3072):
@@ -111,7 +129,7 @@ def variants() -> Iterator[tuple[str, Callable[[Operands], Operands], Variant]]:
 
 def deviation(out: Tensor, x: Operands) -> float:
     """Relative error on 64 queries of the last head, one of 0.03 being FP8 probabilities."""
-    q, k, v = x.q[-64:, -1].float(), x.k[:, -1].float(), x.v[:, -1].float()
+    q, k, v = (t[:, -1].float() * x.scale[-1] for t in (x.q[-64:], x.k, x.v))
     expected = torch.softmax(q @ k.t() / HEAD_DIM**0.5, -1) @ v
     return ((out[-64:, -1].float() - expected).norm() / expected.norm()).item()
 

@@ -1,8 +1,9 @@
 """`python -m kernels.bench_elementwise`: the memory-bound kernels at the shapes of the 57B model, against a plain copy.
 
 Cold: launches go round over buffers many times the size of the L2 cache. Warm: all launches share one set of buffers.
-Bytes are those read plus those written, once each; vectors are left out. Memory reads faster than it writes, so each
-kernel is held against the copy that reads and writes in about its ratio: bfloat16 to bfloat16, or to FP8.
+Bytes are those read plus those written, once each; vectors are left out. Each kernel is held against a cold copy of as
+many bytes, for short launches reach less than long ones; memory reads faster than it writes, so it is the copy that
+reads and writes in about the kernel's ratio: bfloat16 to bfloat16, or to FP8.
 
 With --sweep, the ways of cutting residual_norm, write_qkv and cross_attend instead.
 """
@@ -36,7 +37,7 @@ CONDITIONS = 64
 LAYERS = 60  # of one rank; those of a stage of three are a third of them, with three times the heads
 LAUNCHES, REPLAYS = 54, 9
 COLD_BYTES = 600_000_000
-COPIED = 2**30  # numbers, hence 2.1 GB of bfloat16
+COPY_BLOCK = 4096
 
 
 class Case(NamedTuple):
@@ -66,16 +67,16 @@ def _copy(source, target, BLOCK: tl.constexpr):
     tl.store(tl.max_contiguous(target + place, 8), tl.load(source + place).to(target.dtype.element_ty))
 
 
-def copies(to: torch.dtype) -> Case:
-    """The ceiling."""
-    source, target = torch.zeros(COPIED, device="cuda", dtype=torch.bfloat16), torch.zeros(COPIED, device="cuda").to(to)
-    block = 4096
+def copies(to: torch.dtype, moved: int) -> Case:
+    """The ceiling of kernels that move so many bytes."""
+    programs = moved // (2 + to.itemsize) // COPY_BLOCK
+    sets, shape = sets_of(moved), (programs, COPY_BLOCK)
+    sources, targets = numbers(sets, *shape), numbers(sets, *shape, dtype=to)
     return Case(
         f"copy to {to}",
-        COPIED * (2 + to.itemsize),
-        1,
-        lambda i: _copy[(COPIED // block,)](source, target, BLOCK=block, num_warps=4),
-        to,
+        programs * COPY_BLOCK * (2 + to.itemsize),
+        sets,
+        lambda i: _copy[(programs,)](sources[i], targets[i], BLOCK=COPY_BLOCK, num_warps=4),
     )
 
 
@@ -203,20 +204,43 @@ def sweep() -> Iterator[Case]:
     """The kernels cut in several ways; the first of each is how they are."""
     static = torch.tensor(0.02, device="cuda")
     norm, write, cross = kernels.residual_norm, kernels.write_qkv, kernels.cross_attend
-    for per_thread, rows in itertools.product((32, 16, 64), ROWS[::2]):
-        norm.PER_THREAD = per_thread
+    for (per_thread, stages), rows in itertools.product(((32, 3), (16, 3), (64, 3), (32, 2), (32, 4)), ROWS[::2]):
+        norm.PER_THREAD, norm.STAGES = per_thread, stages
         case = residual_norms(rows, static)
-        yield case._replace(name=f"norm, {rows} rows, {per_thread} a thread")
-    for (tile, warps, registers), rows in itertools.product(
-        ((64, 4, 168), (64, 4, 255), (64, 4, 128), (64, 8, 128), (128, 8, 255)), ROWS[::2]
+        yield case._replace(name=f"norm, {rows} rows, {per_thread} a thread, {stages} stages")
+    for (tile, warps, registers, stages, programs), rows in itertools.product(
+        (
+            (64, 4, 168, 2, 8),
+            (64, 4, 168, 3, 8),
+            (64, 4, 168, 2, 4),
+            (64, 4, 168, 3, 4),
+            (64, 4, 168, 2, 6),
+            (64, 4, 168, 3, 6),
+            (64, 4, 168, 1, 8),
+            (64, 4, 168, 1, 64),
+            (64, 4, 255, 2, 4),
+            (64, 4, 255, 3, 4),
+            (64, 4, 128, 2, 8),
+            (64, 8, 128, 3, 4),
+            (128, 8, 168, 2, 4),
+            (128, 8, 255, 3, 2),
+        ),
+        ROWS[::2],
     ):
-        cross.ROWS, cross.WARPS, cross.REGISTERS = tile, warps, registers
+        cross.ROWS, cross.WARPS, cross.REGISTERS, cross.STAGES, cross.PROGRAMS = (
+            tile,
+            warps,
+            registers,
+            stages,
+            programs,
+        )
         case = cross_attentions(rows)
-        yield case._replace(name=f"cross, {rows} rows, {tile} each, {warps} warps, {registers}")
-    for warps, tile in itertools.product((8, 4, 16), ((64, 128), (32, 128))):
-        write.WARPS, write.VALUE_TILE = warps, tile
-        case = qkv_writes(ROWS[0], RANKS[-1], transposed=False)
-        yield case._replace(name=f"write_qkv, {ROWS[0]} rows, {warps} warps, v {tile}")
+        name = f"cross, {rows} rows, {tile} each, {warps} warps, {registers}, {stages} stages, {programs} a head"
+        yield case._replace(name=name)
+    for (warps, stages), rows in itertools.product(((8, 4), (4, 4), (8, 3), (8, 5), (16, 4)), ROWS[::2]):
+        write.WARPS, write.STAGES = warps, stages
+        case = qkv_writes(rows, RANKS[-1], transposed=False)
+        yield case._replace(name=f"write_qkv, {rows} rows, {warps} warps, {stages} stages")
 
 
 def microseconds(launch: Callable[[int], object], sets: int) -> float:
@@ -245,17 +269,18 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true", help="compare ways of cutting three of the kernels instead")
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name())
-    ceilings = {}
-    for case in map(copies, (torch.bfloat16, FP8)):
-        ceilings[case.to] = case.moved / microseconds(case.launch, case.sets) / 1e6
-        print(f"{case.name}: {ceilings[case.to]:.2f} TB/s, read and written", flush=True)
-        del case  # its buffers
-    print(f"{'':40}{'MB':>7}{'us':>8}{'TB/s':>7}{'of copy':>9}{'us warm':>9}")
+    ceilings: dict[tuple[torch.dtype, int], float] = {}
+    print(f"{'':64}{'MB':>7}{'us':>8}{'copy':>8}{'TB/s':>7}{'of copy':>9}{'us warm':>9}")
     for case in sweep() if arguments.sweep else cases():
         cold, warm = microseconds(case.launch, case.sets), microseconds(case.launch, 1)
-        rate = case.moved / cold / 1e6
+        ceiling = ceilings.get((case.to, case.moved))
+        if ceiling is None:
+            copy = copies(case.to, case.moved)
+            ceiling = ceilings[case.to, case.moved] = microseconds(copy.launch, copy.sets) * case.moved / copy.moved
+            del copy  # its buffers
         print(
-            f"{case.name:40}{case.moved / 1e6:7.0f}{cold:8.1f}{rate:7.2f}{rate / ceilings[case.to]:9.0%}{warm:9.1f}",
+            f"{case.name:64}{case.moved / 1e6:7.0f}{cold:8.1f}{ceiling:8.1f}{case.moved / cold / 1e6:7.2f}"
+            f"{ceiling / cold:9.0%}{warm:9.1f}",
             flush=True,
         )
 

@@ -1,6 +1,9 @@
 """Rates of a layer's matrix products, sustained: python -m kernels.bench_linear
 
 FP8 with one scale a tensor (what the fast path uses), FP8 with a scale a row and an output, and bfloat16.
+
+With --deviations, FP8 alone with operands of these standard deviations: where in FP8's range a scale places them
+decides how many bits toggle, and so how much power a product draws.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from kernels.floor import full_range
-from kernels.fp8 import FP8_MAX, Quantised
+from kernels.fp8 import FP8, FP8_MAX, Quantised
 from kernels.linear import linear_fp8
 from kernels.timing import capture, sustained
 
@@ -55,13 +58,37 @@ def compare(rows: int, out: int, inner: int, seconds: float) -> None:
     report(f"{name} bf16", lambda i: torch.nn.functional.linear(x_half, halves[i]), flops, seconds)
 
 
+@torch.inference_mode()
+def place(rows: int, deviations: list[float], seconds: float) -> None:
+    """Print a line for each deviation: the products of a layer, one after another."""
+    one = torch.ones((), device="cuda")
+    flops = sum(2.0 * rows * out * inner for out, inner in WIDTHS)
+    for deviation in deviations:
+        layers = [[full_range(*width, deviation=deviation) for width in WIDTHS] for _ in range(WEIGHTS)]
+        xs = [full_range(rows, inner, deviation=deviation) for _, inner in WIDTHS]
+
+        def products(i: int, layers: list = layers, xs: list = xs) -> None:
+            for x, weight in zip(xs, layers[i], strict=True):
+                linear_fp8(Quantised(x, one), Quantised(weight, one))
+
+        exact = torch.randn(2**22, device="cuda")
+        stored = (exact * deviation).clamp(-FP8_MAX, FP8_MAX).to(FP8).float() / deviation
+        error = ((stored - exact).norm() / exact.norm()).item()
+        report(f"{rows} rows, deviation {deviation:g}, rounding {error:.4f}", products, flops, seconds)
+        del layers, xs, products
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each product")
+    parser.add_argument("--deviations", type=float, nargs="*", default=[], help="of FP8 operands; these alone")
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name(), f"torch {torch.__version__}")
     for rows in arguments.rows:
+        if arguments.deviations:
+            place(rows, arguments.deviations, arguments.seconds)
+            continue
         for out, inner in WIDTHS:
             compare(rows, out, inner, arguments.seconds)
 

@@ -16,8 +16,10 @@ from kernels.attention import attend
 from kernels.dispatch import jit, saturate, takes_kernel, tl, triton
 from kernels.fp8 import FP8, Precision, Quantised, store
 
-# Queries of a program, keys of an iteration, warps, and registers of a thread: three programs share an SM of Hopper.
+# Queries and keys of a tile, warps, and registers of a thread: three programs share an SM of Hopper.
 ROWS, KEYS, WARPS, REGISTERS = 64, 64, 4, 168
+# Tiles of queries that a program works on or waits for; programs of a head.
+STAGES, PROGRAMS = 2, 6
 
 # A tile of one head is a power of two wide, and no wider than registers allow.
 _HEAD_DIMS = (16, 32, 64, 128)
@@ -69,7 +71,7 @@ def cross_attend_triton(
     inverse_rms = q.new_empty(rows, dtype=torch.float32)
     block = triton.next_power_of_2(dim)
     _cross_attend_rms[(rows,)](q, inverse_rms, eps, DIM=dim, BLOCK=block, num_warps=min(max(block // 1024, 1), 16))
-    _cross_attend[(triton.cdiv(rows, ROWS) * heads,)](
+    _cross_attend[(min(PROGRAMS, triton.cdiv(rows, ROWS)) * heads,)](
         q,
         inverse_rms,
         norm,
@@ -84,6 +86,8 @@ def cross_attend_triton(
         HEAD_DIM=head_dim,
         ROWS=ROWS,
         KEYS=KEYS,
+        FEW=keys <= KEYS,
+        STAGES=STAGES,
         num_warps=WARPS,
         num_stages=1,
         maxnreg=REGISTERS,
@@ -116,37 +120,56 @@ def _cross_attend(
     HEAD_DIM: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
+    FEW: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """One block of queries of one head; `scale` is a scalar in memory, or None.
+    """Some tiles of queries of one head; `scale` is a scalar in memory, or None.
 
-    The last rows come first, for of q they are what the pass before has left in the L2 cache.
+    FEW: one tile holds all keys; a program loads them once. The last rows come first, for of q they are what the pass
+    before has left in the L2 cache.
     """
-    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    program = tl.program_id(0)
     head = program % HEADS
-    row = program // HEADS * ROWS + tl.arange(0, ROWS)
     channel = head * HEAD_DIM + tl.arange(0, HEAD_DIM)
-    inside = row < rows
-    place = row.to(tl.int64)[:, None] * (HEADS * HEAD_DIM) + channel[None, :]
-    x = tl.load(q + place, inside[:, None], 0.0).to(tl.float32)
-    x *= tl.load(inverse_rms + row, inside, 0.0)[:, None] * tl.load(norm + channel).to(tl.float32)[None, :]
-    x = x.to(k.dtype.element_ty)
-    acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
-    peak = tl.full([ROWS], float("-inf"), tl.float32)  # of the scaled logits so far, in octaves
-    total = tl.zeros([ROWS], tl.float32)
-    for start in range(0, keys, KEYS):
-        key = start + tl.arange(0, KEYS)
-        source = key[:, None] * (HEADS * HEAD_DIM) + channel[None, :]
-        told = tl.load(k + source, (key < keys)[:, None], 0.0)
-        value = tl.load(v + source, (key < keys)[:, None], 0.0)  # here, so that both are on their way at once
-        logits = tl.dot(x, tl.trans(told)) * softmax_scale
-        logits = tl.where((key < keys)[None, :], logits, float("-inf"))
-        higher = tl.maximum(peak, tl.max(logits, 1))
-        weight = tl.exp2(logits - higher[:, None])
-        fade = tl.exp2(peak - higher)
-        total = total * fade + tl.sum(weight, 1)
-        acc = tl.dot(weight.to(value.dtype), value, acc * fade[:, None])
-        peak = higher
-    acc /= total[:, None]
+    weight = tl.load(norm + channel).to(tl.float32)[None, :] * softmax_scale
+    factor = 1.0
     if scale is not None:
-        acc *= 1.0 / tl.load(scale)
-    tl.store(tl.max_contiguous(out + place, (1, 8)), saturate(acc, out.dtype.element_ty), inside[:, None])
+        factor /= tl.load(scale)
+    key = tl.arange(0, KEYS)
+    source = key[:, None] * (HEADS * HEAD_DIM) + channel[None, :]
+    if FEW:
+        told, value = tl.load(k + source, (key < keys)[:, None], 0.0), tl.load(v + source, (key < keys)[:, None], 0.0)
+    tiles = tl.cdiv(rows, ROWS)
+    for tile in tl.range(program // HEADS, tiles, tl.num_programs(0) // HEADS, num_stages=STAGES):
+        row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
+        inside = row < rows
+        place = row.to(tl.int64)[:, None] * (HEADS * HEAD_DIM) + channel[None, :]
+        x = tl.load(q + place, inside[:, None], 0.0).to(tl.float32)
+        x *= tl.load(inverse_rms + row, inside, 0.0)[:, None] * weight
+        x = x.to(k.dtype.element_ty)
+        acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
+        peak = tl.full([ROWS], float("-inf"), tl.float32)  # of the logits so far, in octaves
+        total = tl.zeros([ROWS], tl.float32)
+        if FEW:
+            acc, peak, total = _meet(x, told, value, key < keys, acc, peak, total)
+        else:
+            for start in range(0, keys, KEYS):
+                real = start + key < keys
+                place_k = start * (HEADS * HEAD_DIM) + source
+                told = tl.load(k + place_k, real[:, None], 0.0)
+                value = tl.load(v + place_k, real[:, None], 0.0)  # here, so that both are on their way at once
+                acc, peak, total = _meet(x, told, value, real, acc, peak, total)
+        acc *= (factor / total)[:, None]
+        tl.store(tl.max_contiguous(out + place, (1, 8)), saturate(acc, out.dtype.element_ty), inside[:, None])
+
+
+@jit
+def _meet(x, told, value, real, acc, peak, total):
+    """Attend to one tile of keys: online softmax (Milakov and Gimelshein 2018) in octaves."""
+    logits = tl.where(real[None, :], tl.dot(x, tl.trans(told)), float("-inf"))
+    higher = tl.maximum(peak, tl.max(logits, 1))
+    weight = tl.exp2(logits - higher[:, None])
+    fade = tl.exp2(peak - higher)
+    total = total * fade + tl.sum(weight, 1)
+    acc = tl.dot(weight.to(value.dtype), value, acc * fade[:, None])
+    return acc, higher, total

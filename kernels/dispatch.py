@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -30,6 +31,18 @@ def takes_kernel(*tensors: Tensor | None) -> bool:
         and not torch.is_grad_enabled()
         and all(x.is_cuda and x.is_contiguous() for x in tensors if x is not None)
     )
+
+
+@functools.cache
+def persistent_programs(device: torch.device, block: int) -> int:
+    """Programs that go over many rows each, so that a row is on its way while the one before is worked on.
+
+    Args:
+        device: that they run on; for Triton's interpreter some small number.
+        block: width of a row's tile. Programs of narrow rows share an SM.
+    """
+    sms = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
+    return sms * max(1, 8192 // block)
 
 
 def common_alignment(*quantities: int) -> int:

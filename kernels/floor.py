@@ -123,9 +123,9 @@ def measure_floor(
     )
 
 
-def full_range(*shape: int) -> Tensor:
-    """FP8 normal deviates whose outliers reach the largest number, as those of a quantised tensor do."""
-    return torch.randn(shape, device="cuda", dtype=torch.bfloat16).mul_(FP8_MAX / 5).clamp_(-FP8_MAX, FP8_MAX).to(FP8)
+def full_range(*shape: int, deviation: float = FP8_MAX / 5) -> Tensor:
+    """FP8 normal deviates; by default their outliers reach the largest number, as those of a quantised tensor do."""
+    return torch.randn(shape, device="cuda", dtype=torch.bfloat16).mul_(deviation).clamp_(-FP8_MAX, FP8_MAX).to(FP8)
 
 
 def unit(*shape: int) -> Tensor:

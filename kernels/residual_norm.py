@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.dispatch import jit, saturate, takes_kernel, tl, triton
+from kernels.dispatch import jit, persistent_programs, saturate, takes_kernel, tl, triton
 from kernels.fp8 import FP8, FP8_MAX, TINY, Precision, Quantised, store
 
-# Numbers of a row that one thread holds.
+# Numbers of a row that one thread holds; rows that a program works on or waits for.
 PER_THREAD = 32
+STAGES = 3
 
 
 def residual_norm(
@@ -88,7 +89,7 @@ def residual_norm_triton(
     h = torch.empty_like(x, dtype=x.dtype if to is None else FP8)
     h_scale = x.new_empty((rows, 1), dtype=torch.float32) if dynamic else to
     block = triton.next_power_of_2(dim)
-    _residual_norm[(rows,)](
+    _residual_norm[(min(rows, persistent_programs(x.device, block)),)](
         x,
         branch,
         gate,
@@ -98,12 +99,14 @@ def residual_norm_triton(
         shift,
         h,
         h_scale,
+        rows,
         eps,
         DIM=dim,
         BLOCK=block,
         DYNAMIC=dynamic,
         FP8_MAX=FP8_MAX,
         TINY=TINY,
+        STAGES=STAGES,
         num_warps=min(max(block // (32 * PER_THREAD), 1), 32),
     )
     return x, h if to is None else Quantised(h, h_scale)
@@ -120,38 +123,46 @@ def _residual_norm(
     shift,
     h,
     h_scale,
+    rows,
     eps,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
     DYNAMIC: tl.constexpr,
     FP8_MAX: tl.constexpr,
     TINY: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """One row a program, held in registers from the first load to the last store."""
-    row = tl.program_id(0)
+    """Rows at the distance of the number of programs, each held in registers from its load to its store."""
     columns = tl.arange(0, BLOCK)
     inside = columns < DIM
-    place = row.to(tl.int64) * DIM + columns
-    value = tl.load(x + place, inside, 0.0).to(tl.float32)
-    if branch is not None:
-        added = tl.load(branch + place, inside, 0.0).to(tl.float32)
-        if gate is not None:
-            added *= tl.load(gate + columns, inside, 0.0).to(tl.float32)
-        value += added
-        tl.store(x + place, value.to(x.dtype.element_ty), inside)
-    mean = tl.sum(value, 0) / DIM
-    value = tl.where(inside, value - mean, 0.0)
-    value *= tl.rsqrt(tl.sum(value * value, 0) / DIM + eps)
+    if gate is not None:
+        gates = tl.load(gate + columns, inside, 0.0)
     if weight is not None:
-        value = value * tl.load(weight + columns, inside, 0.0).to(tl.float32)
-        value += tl.load(bias + columns, inside, 0.0).to(tl.float32)
+        weights, biases = tl.load(weight + columns, inside, 0.0), tl.load(bias + columns, inside, 0.0)
     if scale is not None:
-        value *= 1.0 + tl.load(scale + columns, inside, 0.0).to(tl.float32)
-        value += tl.load(shift + columns, inside, 0.0).to(tl.float32)
-    if DYNAMIC:
-        step = tl.maximum(tl.max(tl.abs(value), 0), TINY) / FP8_MAX
-        tl.store(h_scale + row, step)
-        value *= 1.0 / step
-    elif h_scale is not None:
-        value *= 1.0 / tl.load(h_scale)
-    tl.store(tl.max_contiguous(h + place, 8), saturate(value, h.dtype.element_ty), inside)
+        scales, shifts = tl.load(scale + columns, inside, 0.0), tl.load(shift + columns, inside, 0.0)
+    if h_scale is not None and not DYNAMIC:
+        steps = 1.0 / tl.load(h_scale)
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+        place = (tl.full([], 0, tl.int64) + row) * DIM + columns
+        value = tl.load(x + place, inside, 0.0).to(tl.float32)
+        if branch is not None:
+            added = tl.load(branch + place, inside, 0.0).to(tl.float32)
+            if gate is not None:
+                added *= gates.to(tl.float32)
+            value += added
+            tl.store(x + place, value.to(x.dtype.element_ty), inside)
+        mean = tl.sum(value, 0) / DIM
+        value = tl.where(inside, value - mean, 0.0)
+        value *= tl.rsqrt(tl.sum(value * value, 0) / DIM + eps)
+        if weight is not None:
+            value = value * weights.to(tl.float32) + biases.to(tl.float32)
+        if scale is not None:
+            value = value * (1.0 + scales.to(tl.float32)) + shifts.to(tl.float32)
+        if DYNAMIC:
+            step = tl.maximum(tl.max(tl.abs(value), 0), TINY) / FP8_MAX
+            tl.store(h_scale + row, step)
+            value *= 1.0 / step
+        elif h_scale is not None:
+            value *= steps
+        tl.store(tl.max_contiguous(h + place, 8), saturate(value, h.dtype.element_ty), inside)

@@ -60,7 +60,7 @@ def capture(fn: Callable[[], object], warmup: int = 2) -> torch.cuda.CUDAGraph:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream(priority=-1)):  # as `characters.model.graph` does
         fn()
     return graph
 

@@ -15,13 +15,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.dispatch import common_alignment, jit, owned_pointers, saturate, takes_kernel, tl, triton
+from kernels.dispatch import (
+    common_alignment,
+    jit,
+    owned_pointers,
+    persistent_programs,
+    saturate,
+    takes_kernel,
+    tl,
+    triton,
+)
 from kernels.fp8 import FP8, FP8_MAX
 
-# Tiles of v, [rows, channels]: where v is transposed, a full line of 128 bytes is read of each row and written of each
-# channel.
-VALUE_TILE, TRANSPOSED_VALUE_TILE = (64, 128), (128, 64)
+# Rows that a program works on or waits for.
+STAGES = 4
 WARPS = 8
+# Tile of v where it is transposed, [rows, channels]: a full line of 128 bytes is read of each row and written of each
+# channel.
+VALUE_TILE = (128, 64)
 
 
 @dataclass(frozen=True)
@@ -152,7 +163,6 @@ def write_qkv_triton(
     heads, head_dim = targets[0].q.shape[1:]
     kept = max(0, min(rows, tokens - first_row))
     transposed = targets[0].values_transposed
-    value_tile = _value_tile(transposed, head_dim)
     piece = common_alignment(
         head_dim * targets[0].q.element_size(),
         head_dim * targets[0].keys.element_size(),
@@ -162,8 +172,8 @@ def write_qkv_triton(
     # Where v is transposed, its rows lie side by side: they can be written this many at a time.
     run = common_alignment(first_row, tokens, kept, ring_stride, *(target.values.data_ptr() for target in targets))
     q_scale, k_scale, v_scale = scales or (None, None, None)
-    value_programs = triton.cdiv(rows, value_tile[0]) * triton.cdiv(qkv.shape[1] // 3, value_tile[1])
-    _write_qkv[(2 * rows + value_programs,)](
+    heads_block = triton.next_power_of_2(heads * len(targets))
+    _write_qkv[(min(rows, persistent_programs(qkv.device, heads_block * head_dim)), 3)](
         qkv,
         norm_q,
         norm_k,
@@ -182,21 +192,17 @@ def write_qkv_triton(
         ring_stride,
         eps,
         HEADS=heads * len(targets),
-        HEADS_BLOCK=triton.next_power_of_2(heads * len(targets)),
+        HEADS_BLOCK=heads_block,
         OWN_HEADS=heads,
         HEAD_DIM=head_dim,
         PIECE=piece,
         RUN=run,
         TRANSPOSED=transposed,
-        VALUE_ROWS=value_tile[0],
-        VALUE_CHANNELS=value_tile[1],
+        VALUE_ROWS=VALUE_TILE[0],
+        VALUE_CHANNELS=min(VALUE_TILE[1], head_dim),
+        STAGES=STAGES,
         num_warps=WARPS,
     )
-
-
-def _value_tile(transposed: bool, head_dim: int) -> tuple[int, int]:
-    rows, channels = TRANSPOSED_VALUE_TILE if transposed else VALUE_TILE
-    return rows, min(channels, head_dim)
 
 
 @jit
@@ -227,80 +233,98 @@ def _write_qkv(
     TRANSPOSED: tl.constexpr,
     VALUE_ROWS: tl.constexpr,
     VALUE_CHANNELS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """Programs: a row of q each, a row of k each, a tile of v each. Rows up to kept_runs * RUN reach the ring.
+    """Programs (i, 0), (i, 1) and (i, 2) write q, k and v. Rows up to kept_runs * RUN reach the ring.
 
     PIECE: bytes that divide the address of every head in every target. RUN: divides the ring's row numbers at which
     tiles of v begin and end.
     """
-    program = tl.program_id(0)
+    part = tl.program_id(1)
     kept = kept_runs * RUN
     ring_row = tl.multiple_of(tl.load(cursor), RUN) + first_row
-    if program < rows:
-        _write_rotated(
+    if part == 0:
+        _write_rows(
             qkv,
             norm_q,
             cos,
             sin,
             q_scale,
             q_out,
-            program,
-            first_row + program,
+            rows,
+            first_row,
             eps,
             HEADS,
             HEADS_BLOCK,
             OWN_HEADS,
             HEAD_DIM,
             PIECE,
+            STAGES,
         )
-    elif program < 2 * rows:
-        row = program - rows
-        if row < kept:
-            _write_rotated(
-                qkv + HEADS * HEAD_DIM,
-                norm_k,
-                cos,
-                sin,
-                k_scale,
-                k_out,
-                row,
-                ring_row + row,
+    elif part == 1:
+        _write_rows(
+            qkv + HEADS * HEAD_DIM,
+            norm_k,
+            cos,
+            sin,
+            k_scale,
+            k_out,
+            kept,
+            ring_row,
+            eps,
+            HEADS,
+            HEADS_BLOCK,
+            OWN_HEADS,
+            HEAD_DIM,
+            PIECE,
+            STAGES,
+        )
+    else:
+        values = qkv + 2 * HEADS * HEAD_DIM
+        if TRANSPOSED:
+            _transpose_values(
+                values,
+                v_scale,
+                v_out,
+                kept,
+                ring_row,
+                ring_stride,
+                HEADS,
+                OWN_HEADS,
+                HEAD_DIM,
+                RUN,
+                VALUE_ROWS,
+                VALUE_CHANNELS,
+            )
+        else:
+            _write_rows(
+                values,
+                None,
+                None,
+                None,
+                v_scale,
+                v_out,
+                kept,
+                ring_row,
                 eps,
                 HEADS,
                 HEADS_BLOCK,
                 OWN_HEADS,
                 HEAD_DIM,
                 PIECE,
+                STAGES,
             )
-    else:
-        _write_values(
-            qkv + 2 * HEADS * HEAD_DIM,
-            v_scale,
-            v_out,
-            program - 2 * rows,
-            ring_row,
-            kept,
-            ring_stride,
-            HEADS,
-            OWN_HEADS,
-            HEAD_DIM,
-            PIECE,
-            RUN,
-            TRANSPOSED,
-            VALUE_ROWS,
-            VALUE_CHANNELS,
-        )
 
 
 @jit
-def _write_rotated(
+def _write_rows(
     source,
     norm,
     cos,
     sin,
     scale,
     bases,
-    row,
+    rows,
     out_row,
     eps,
     HEADS: tl.constexpr,
@@ -308,65 +332,65 @@ def _write_rotated(
     OWN_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PIECE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """One row of q or k, all heads: norm, rotate, quantise, write."""
+    """Some rows of q, k or v, all heads: norm and rotate if there is a norm, quantise, write."""
     head = tl.arange(0, HEADS_BLOCK)[:, None]
     channel = tl.arange(0, HEAD_DIM)[None, :]
     inside = head < HEADS
     column = head * HEAD_DIM + channel
-    x = tl.load(source + row.to(tl.int64) * (3 * HEADS * HEAD_DIM) + column, inside, 0.0).to(tl.float32)
-    x *= tl.rsqrt(tl.sum(x * x) / (HEADS * HEAD_DIM) + eps)
-    x *= tl.load(norm + column, inside, 0.0).to(tl.float32)
-    pair = row * (HEAD_DIM // 2) + tl.arange(0, HEAD_DIM // 2)[None, :]
-    c, s = tl.load(cos + pair), tl.load(sin + pair)
-    a, b = tl.split(tl.reshape(x, (HEADS_BLOCK, HEAD_DIM // 2, 2)))
-    x = tl.reshape(tl.join(a * c - b * s, a * s + b * c), (HEADS_BLOCK, HEAD_DIM))
-    if scale is not None:
-        x *= 1.0 / tl.load(scale + head, inside, 1.0)
     owner = head // OWN_HEADS
-    place = (out_row.to(tl.int64) * OWN_HEADS + (head - owner * OWN_HEADS)) * HEAD_DIM + channel
-    place = tl.multiple_of(owned_pointers(bases, owner) + place, (1, PIECE))
-    tl.store(tl.max_contiguous(place, (1, 8)), saturate(x, bases[0].dtype.element_ty), inside)
+    place = owned_pointers(bases, owner) + (head - owner * OWN_HEADS) * HEAD_DIM + channel
+    if norm is not None:
+        weight = tl.load(norm + column, inside, 0.0)
+    factor = tl.full([HEADS_BLOCK, 1], 1.0, tl.float32)
+    if scale is not None:
+        factor = 1.0 / tl.load(scale + head, inside, 1.0)
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+        long_row = tl.full([], 0, tl.int64) + row
+        x = tl.load(source + long_row * (3 * HEADS * HEAD_DIM) + column, inside, 0.0).to(tl.float32)
+        if norm is None:
+            x *= factor
+        else:
+            x *= weight.to(tl.float32) * (factor * tl.rsqrt(tl.sum(x * x) / (HEADS * HEAD_DIM) + eps))
+            pair = row * (HEAD_DIM // 2) + tl.arange(0, HEAD_DIM // 2)[None, :]
+            c, s = tl.load(cos + pair), tl.load(sin + pair)
+            a, b = tl.split(tl.reshape(x, (HEADS_BLOCK, HEAD_DIM // 2, 2)))
+            x = tl.reshape(tl.join(a * c - b * s, a * s + b * c), (HEADS_BLOCK, HEAD_DIM))
+        target = tl.multiple_of(place + (out_row + long_row) * (OWN_HEADS * HEAD_DIM), (1, PIECE))
+        tl.store(tl.max_contiguous(target, (1, 8)), saturate(x, bases[0].dtype.element_ty), inside)
 
 
 @jit
-def _write_values(
+def _transpose_values(
     source,
     scale,
     bases,
-    tile,
-    ring_row,
     kept,
+    ring_row,
     ring_stride,
     HEADS: tl.constexpr,
     OWN_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    PIECE: tl.constexpr,
     RUN: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
     ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """One tile of v, of a single head: quantise, transpose if asked, write."""
+    """Some tiles of v, each of a single head: quantise, transpose, write."""
     tiles: tl.constexpr = HEADS * HEAD_DIM // CHANNELS
-    row = (tile // tiles * ROWS + tl.arange(0, ROWS))[:, None]
-    first_column = tile % tiles * CHANNELS
-    column = (first_column + tl.arange(0, CHANNELS))[None, :]
-    inside = row < kept
-    x = tl.load(source + row.to(tl.int64) * (3 * HEADS * HEAD_DIM) + column, inside, 0.0).to(tl.float32)
-    head = first_column // HEAD_DIM
-    if scale is not None:
-        x *= 1.0 / tl.load(scale + head)
-    owner = head // OWN_HEADS
-    base = owned_pointers(bases, owner)
-    own_column = column - owner * OWN_HEADS * HEAD_DIM
-    if TRANSPOSED:
-        place = base + own_column.to(tl.int64) * ring_stride + ring_row + row
-        place = tl.multiple_of(place, (RUN, 1))
-    else:
-        place = base + (ring_row + row) * (OWN_HEADS * HEAD_DIM) + own_column
-        place = tl.max_contiguous(tl.multiple_of(place, (1, PIECE)), (1, 8))
-    tl.store(place, saturate(x, bases[0].dtype.element_ty), inside)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(kept, ROWS) * tiles, tl.num_programs(0)):
+        row = (tile // tiles * ROWS + tl.arange(0, ROWS))[:, None]
+        first_column = tile % tiles * CHANNELS
+        column = (first_column + tl.arange(0, CHANNELS))[None, :]
+        inside = row < kept
+        x = tl.load(source + row.to(tl.int64) * (3 * HEADS * HEAD_DIM) + column, inside, 0.0).to(tl.float32)
+        head = first_column // HEAD_DIM
+        if scale is not None:
+            x *= 1.0 / tl.load(scale + head)
+        owner = head // OWN_HEADS
+        own_column = column - owner * OWN_HEADS * HEAD_DIM
+        place = owned_pointers(bases, owner) + own_column.to(tl.int64) * ring_stride + ring_row + row
+        tl.store(tl.multiple_of(place, (RUN, 1)), saturate(x, bases[0].dtype.element_ty), inside)
 
 
 def anchor_sink(sink_keys: Tensor, cos: Tensor, sin: Tensor, keys_out: Tensor, scale: Tensor | None = None) -> None:

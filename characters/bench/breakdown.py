@@ -25,7 +25,8 @@ def breakdown(step: Callable[[], object]) -> dict[str, float]:
     """Profile one call.
 
     Returns:
-        Milliseconds by kind, and those between kernels; empty where the driver doesn't let kernels be traced.
+        Milliseconds by kind, and those between kernels; empty where the driver doesn't let kernels be traced. Time in
+        which several kernels run counts once, as the earliest one's.
     """
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
@@ -34,11 +35,18 @@ def breakdown(step: Callable[[], object]) -> dict[str, float]:
     kernels = [e for e in trace.events() if e.device_type == DeviceType.CUDA]
     if not kernels:
         return {}
+    return share_out([(k.name, k.time_range.start / 1e3, k.time_range.end / 1e3) for k in kernels])
+
+
+def share_out(kernels: list[tuple[str, float, float]]) -> dict[str, float]:
+    """Time by kind of kernels, each (name, start, end); see `breakdown`."""
     spent = dict.fromkeys((*KINDS, OTHER, IDLE), 0.0)
-    for kernel in kernels:
-        spent[kind_of(kernel.name)] += kernel.time_range.elapsed_us() / 1e3
-    span = max(k.time_range.end for k in kernels) - min(k.time_range.start for k in kernels)
-    spent[IDLE] = max(0.0, span / 1e3 - sum(spent.values()))
+    kernels = sorted(kernels, key=lambda kernel: kernel[1])
+    covered = kernels[0][1]
+    for name, start, end in kernels:
+        spent[IDLE] += max(0.0, start - covered)
+        spent[kind_of(name)] += max(0.0, end - max(start, covered))
+        covered = max(covered, end)
     return spent
 
 

@@ -51,5 +51,7 @@ class Graph:
         torch.cuda.current_stream(device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         # Other threads, of other roles and of NCCL, must not be able to spoil the capture, nor it their work.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        # What forks off from the main line (`kernels.attention_fa3`) has to wait for it: so its priority is higher.
+        main = torch.cuda.Stream(device, priority=-1)
+        with torch.cuda.graph(self._graph, stream=main, capture_error_mode="thread_local"):
             self._output = self._function(*self._inputs)

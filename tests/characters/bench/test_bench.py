@@ -6,9 +6,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from characters.bench import check
+from characters.bench import check, soak
 from characters.bench.alone import AloneExchange
-from characters.bench.breakdown import kind_of
+from characters.bench.breakdown import IDLE, OTHER, kind_of, share_out
 from characters.bench.step import Job, step_flops
 from characters.cli.bench_step import step
 from characters.errors import UserError
@@ -51,6 +51,19 @@ def test_kernels_are_known_by_their_names(kernel, kind):
     assert kind_of(kernel) == kind
 
 
+def test_kernels_that_run_together_count_once() -> None:
+    spent = share_out(
+        [
+            ("_gelu", 9.0, 10.0),
+            ("flash_fwd", 0.0, 4.0),
+            ("flash_fwd_combine", 3.0, 5.0),  # a millisecond of it beside the one before
+            ("nvjet", 3.5, 4.5),  # all of it beside others
+            ("something", 6.0, 8.0),
+        ]
+    )
+    assert spent == {**dict.fromkeys(spent, 0.0), "attention": 5.0, OTHER: 2.0, IDLE: 2.0, "GELU": 1.0}
+
+
 def test_a_rank_alone_has_memory_for_what_it_sends_and_data_for_what_it_misses():
     shared = AloneExchange(3, "cpu").share((2, 32, 4, 16), FP8)
     assert len(shared) == 3 and len({x.data_ptr() for x in shared}) == 3
@@ -79,3 +92,10 @@ def test_the_check_finds_ring_and_sink_exact():
 def test_without_a_gpu_there_is_one_clear_line():
     result = CliRunner().invoke(step, ["--plan", "sequence=3"])
     assert isinstance(result.exception, UserError) and "PyTorch sees none" in str(result.exception)
+
+
+def test_a_soak_compares_steps_with_their_neighbours():
+    times = [1.0] * soak.WINDOW + [2.0] * (soak.WINDOW - 2) + [3.0, None] + [5.0]
+    steady = soak.steadied(times)
+    assert len(steady) == len(times) - 1
+    assert steady.pop(-2) == 1.5 and set(steady) == {1.0}
