@@ -61,8 +61,8 @@ def attend(
     """
     _check(q, k, v, (q_scale, k_scale, v_scale))
     if backend == "auto":
-        backend = _choose(q, v)
-    elif reason := _refusal(backend, q, v):
+        backend = _choose(q, k, v)
+    elif reason := _refusal(backend, q, k, v):
         raise ValueError(f"attention backend {backend} {reason}")
     match backend:
         case "fa3":
@@ -107,26 +107,27 @@ def _scaled_dot_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return out[0].transpose(0, 1)
 
 
-def _choose(q: Tensor, v: Tensor) -> Backend:
+def _choose(q: Tensor, k: Tensor, v: Tensor) -> Backend:
     """By rate: fa3 leads on Hopper; cuDNN is next but without FP8; both refuse what they can't take.
 
     Who asks for float32 wants its precision, and tensor cores would round its operands.
     """
     if q.is_cuda and q.dtype != torch.float32 and not torch.is_grad_enabled():
         for name in ("fa3", "cudnn", "triton"):
-            if not _refusal(name, q, v):
+            if not _refusal(name, q, k, v):
                 return name
     return "reference"
 
 
-def _refusal(backend: Backend, q: Tensor, v: Tensor) -> str | None:
+def _refusal(backend: Backend, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why a backend can't serve these tensors."""
     if reason := _missing(backend, q.device):
         return reason
     head_dim = q.shape[2]
     match backend:
-        case "fa3" if q.dtype not in (FP8, torch.bfloat16) or v.stride(2) != 1:
-            return f"takes FP8 and bfloat16 with v's channels contiguous, got {q.dtype} with v strides {v.stride()}"
+        case "fa3" if q.dtype not in (FP8, torch.bfloat16) or any(x.stride(2) != 1 for x in (q, k, v)):
+            strides = f"strides {q.stride()}, {k.stride()}, {v.stride()}"
+            return f"takes FP8 and bfloat16 with contiguous channels, got {q.dtype} with {strides}"
         case "fa3" if head_dim % (16 if q.dtype == FP8 else 8) or head_dim > 256:
             return f"takes head dimensions up to 256 that divide by 16 (FP8) or 8, got {head_dim}"
         case "cudnn" | "flash" if q.dtype not in _HALVES or head_dim % 8:

@@ -64,7 +64,7 @@ def attend_fa3(
 
 
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """A stream of this thread's own: what another put on it would get into a graph that this one captures."""
+    """One stream a thread and device: what another thread put on it would get into a graph that this one captures."""
     streams = _local.__dict__.setdefault("streams", {})
     if device not in streams:
         streams[device] = torch.cuda.Stream(device)

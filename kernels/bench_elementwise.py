@@ -210,20 +210,17 @@ def sweep() -> Iterator[Case]:
         yield case._replace(name=f"norm, {rows} rows, {per_thread} a thread, {stages} stages")
     for (tile, warps, registers, stages, programs), rows in itertools.product(
         (
-            (64, 4, 168, 2, 8),
-            (64, 4, 168, 3, 8),
+            (64, 4, 168, 2, 3),
+            (64, 4, 168, 3, 3),
+            (64, 4, 168, 1, 3),
+            (64, 4, 168, 2, 2),
+            (64, 4, 168, 3, 2),
             (64, 4, 168, 2, 4),
-            (64, 4, 168, 3, 4),
-            (64, 4, 168, 2, 6),
-            (64, 4, 168, 3, 6),
-            (64, 4, 168, 1, 8),
-            (64, 4, 168, 1, 64),
-            (64, 4, 255, 2, 4),
-            (64, 4, 255, 3, 4),
-            (64, 4, 128, 2, 8),
-            (64, 8, 128, 3, 4),
-            (128, 8, 168, 2, 4),
-            (128, 8, 255, 3, 2),
+            (64, 4, 168, 1, 32),
+            (64, 4, 128, 2, 4),
+            (64, 8, 128, 3, 2),
+            (128, 8, 168, 2, 2),
+            (128, 8, 255, 3, 1),
         ),
         ROWS[::2],
     ):
@@ -235,7 +232,7 @@ def sweep() -> Iterator[Case]:
             programs,
         )
         case = cross_attentions(rows)
-        name = f"cross, {rows} rows, {tile} each, {warps} warps, {registers}, {stages} stages, {programs} a head"
+        name = f"cross, {rows} rows, {tile} each, {warps} warps, {registers}, {stages} stages, {programs} an SM"
         yield case._replace(name=name)
     for (warps, stages), rows in itertools.product(((8, 4), (4, 4), (8, 3), (8, 5), (16, 4)), ROWS[::2]):
         write.WARPS, write.STAGES = warps, stages

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.attention import attend
-from kernels.dispatch import jit, saturate, takes_kernel, tl, triton
+from kernels.dispatch import jit, persistent_programs, saturate, takes_kernel, tl, triton
 from kernels.fp8 import FP8, Precision, Quantised, store
 
 # Queries and keys of a tile, warps, and registers of a thread: three programs share an SM of Hopper.
-ROWS, KEYS, WARPS, REGISTERS = 64, 64, 4, 168
-# Tiles of queries that a program works on or waits for; programs of a head.
-STAGES, PROGRAMS = 2, 6
+ROWS, KEYS, WARPS, REGISTERS, PROGRAMS = 64, 64, 4, 168, 3
+# Of the loop over tiles of queries.
+STAGES = 2
 
 # A tile of one head is a power of two wide, and no wider than registers allow.
 _HEAD_DIMS = (16, 32, 64, 128)
@@ -71,7 +71,8 @@ def cross_attend_triton(
     inverse_rms = q.new_empty(rows, dtype=torch.float32)
     block = triton.next_power_of_2(dim)
     _cross_attend_rms[(rows,)](q, inverse_rms, eps, DIM=dim, BLOCK=block, num_warps=min(max(block // 1024, 1), 16))
-    _cross_attend[(min(PROGRAMS, triton.cdiv(rows, ROWS)) * heads,)](
+    programs = max(1, persistent_programs(q.device, PROGRAMS) // heads)  # of a head
+    _cross_attend[(min(programs, triton.cdiv(rows, ROWS)) * heads,)](
         q,
         inverse_rms,
         norm,

@@ -33,16 +33,19 @@ def takes_kernel(*tensors: Tensor | None) -> bool:
     )
 
 
+# A row of so many numbers is enough for an SM; programs of narrower rows share one.
+WIDE_ROW = 8192
+
+
 @functools.cache
-def persistent_programs(device: torch.device, block: int) -> int:
+def persistent_programs(device: torch.device, an_sm: int) -> int:
     """Programs that go over many rows each, so that a row is on its way while the one before is worked on.
 
     Args:
-        device: that they run on; for Triton's interpreter some small number.
-        block: width of a row's tile. Programs of narrow rows share an SM.
+        device: that they run on. Triton's interpreter gets two, so that each has several rows there too.
+        an_sm: how many of them share an SM.
     """
-    sms = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
-    return sms * max(1, 8192 // block)
+    return torch.cuda.get_device_properties(device).multi_processor_count * an_sm if device.type == "cuda" else 2
 
 
 def common_alignment(*quantities: int) -> int:

@@ -17,6 +17,7 @@ from characters.model.autoencoder import Autoencoder
 from characters.model.config import SamplerConfig
 from characters.model.dit import DiT
 from characters.model.sampler import Sampler
+from kernels.exchange import Exchange
 
 TOKEN_CHUNKS = 32  # chunks whose conditions are encoded together
 DECODE_BATCH = 64  # chunks decoded together
@@ -32,6 +33,7 @@ def rollout(
     config: SamplerConfig | None = None,
     seed: int = 0,
     steered: Tensor | None = None,
+    exchange: Exchange | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Tensor:
     """Generate the latents of a batch of characters, chunk after chunk.
@@ -46,6 +48,7 @@ def rollout(
         config: steps, commit and context noise; default: the model's own.
         seed: of the sampler's noise.
         steered: [batch] in {0, 1}; rows with 0 ignore `motion`. Default: all follow it.
+        exchange: joins the ranks of a sequence group, which all call this; for a batch of one.
         progress: called with the number of chunks done.
 
     Returns:
@@ -54,7 +57,7 @@ def rollout(
     dtype = next(dit.parameters()).dtype
     portraits = portraits.to(dtype)
     batch, chunks = len(portraits), motion.shape[1] // FRAMES_PER_CHUNK
-    sampler = Sampler(dit, portraits, seed=seed, config=config)
+    sampler = Sampler(dit, portraits, seed=seed, config=config, exchange=exchange)
     sampler.prefill(dit.conditioning.reference(batch).to(dtype))
     latents = portraits.new_empty((batch, chunks, *portraits.shape[1:]))
     for index, tokens in enumerate(condition(dit, mel, motion, steered)):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import torch
 
-from characters.audio_features import windows
+from characters.audio_features import LogMel, windows
 from characters.chunk import SAMPLES_PER_CHUNK
 from characters.evaluation.bench import Amount, Bench
 from characters.evaluation.heldout import HeldoutClip
@@ -30,6 +32,8 @@ def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> list[Figu
     where = f"{bench.device.type}, {str(bench.dtype).removeprefix('torch.')}"
     threads = f", {torch.get_num_threads()} threads" if bench.device.type == "cpu" else ""
     group = f"time per chunk, {where}{threads}"
+    mel = 1e3 * np.array(_seconds_of_mel(count)[WARM_UP:])
+    figures.append(Figure(group, "mel spectrogram on the CPU, median", float(np.median(mel)), "ms", at_most=1.0))
     for stage, name in STAGES.items():
         spent = [1e3 * t[stage] for t in timings]
         figures.append(Figure(group, f"{name}, median", float(np.median(spent)), "ms"))
@@ -39,3 +43,14 @@ def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> list[Figu
     figures.append(Figure(group, "whole, median", float(np.median(whole)), "ms", at_most=goal))
     figures.append(Figure(group, "whole, p99", float(np.percentile(whole, 99)), "ms"))
     return figures
+
+
+def _seconds_of_mel(chunks: int) -> list[float]:
+    """Of each chunk of a signal; what it sounds like makes no difference."""
+    rng, stream, spent = np.random.default_rng(0), LogMel(), []
+    for _ in range(chunks):
+        sound = rng.uniform(-0.5, 0.5, SAMPLES_PER_CHUNK).astype(np.float32)
+        start = time.perf_counter()
+        stream.push(sound)
+        spent.append(time.perf_counter() - start)
+    return spent

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -43,15 +41,6 @@ def test_a_chunk_has_16_frames_and_silence_its_constant() -> None:
     mel = log_mel(np.zeros(SAMPLES_PER_CHUNK, np.float32))
     assert mel.shape == (MEL_FRAMES_PER_CHUNK, 80)
     np.testing.assert_allclose(mel, SILENCE, atol=1e-6)
-
-
-def test_a_chunk_takes_less_than_a_millisecond(pcm: np.ndarray) -> None:
-    stream, times = LogMel(), []
-    for _ in range(50):
-        start = time.perf_counter()
-        stream.push(pcm[:SAMPLES_PER_CHUNK])
-        times.append(time.perf_counter() - start)
-    assert min(times) < 1e-3  # the least disturbed of them: test machines are shared
 
 
 def test_windows_hold_past_own_and_ahead() -> None:

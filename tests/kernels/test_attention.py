@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.attention import attend, available_backends
 from kernels.attention_triton import Tiling, attend_triton
 from kernels.fp8 import FP8, FP8_MAX
+from kernels.timing import capture
 
 CUDA = torch.cuda.is_available()
 # The interpreter has no bfloat16 products.
@@ -85,6 +86,11 @@ def test_fp8_backends_add_only_the_rounding_of_probabilities(
         got = attend(*stored, **scaled(scales), backend=backend)
         assert got.dtype == torch.bfloat16
         assert error(got, expected) < (0.005 if backend == "reference" else 0.035), backend
+        if backend == "fa3":  # its two launches become branches of a graph
+            captured: list[Tensor] = []
+            graph = capture(lambda kept=captured: kept.append(attend(*stored, **scaled(scales), backend="fa3")))
+            graph.replay()
+            assert torch.equal(captured[-1], got)
 
 
 @pytest.mark.parametrize("tma", LOADS)

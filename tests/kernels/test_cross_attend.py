@@ -39,10 +39,10 @@ def test_reference_is_norm_and_attention(batch):
     assert all(x.grad.abs().sum() > 0 for x in (q, norm))
 
 
-SHAPES = [(1008, 64, 60, 128), (130, 200, 60, 128), (70, 1, 12, 64)] if torch.cuda.is_available() else []
+SHAPES = [(1008, 64, 60, 128), (500, 200, 60, 128), (70, 1, 12, 64)] if torch.cuda.is_available() else []
 
 
-@pytest.mark.parametrize("rows, keys, heads, head_dim", [*SHAPES, (70, 5, 3, 16), (9, 150, 2, 32)])
+@pytest.mark.parametrize("rows, keys, heads, head_dim", [*SHAPES, (70, 5, 3, 16), (70, 150, 2, 32)])
 @pytest.mark.parametrize("to", [None, "static", "rows"])
 def test_kernel_equals_reference(device, rows, keys, heads, head_dim, to):
     given = operands(device, rows, keys, heads, head_dim)

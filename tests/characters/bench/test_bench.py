@@ -1,6 +1,7 @@
 """What can be checked of the step's measurement without a GPU."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -92,6 +93,27 @@ def test_the_check_finds_ring_and_sink_exact():
 def test_without_a_gpu_there_is_one_clear_line():
     result = CliRunner().invoke(step, ["--plan", "sequence=3"])
     assert isinstance(result.exception, UserError) and "PyTorch sees none" in str(result.exception)
+
+
+def test_cycles_count_where_one_multiprocessor_read_both_ends(monkeypatch):
+    class Counter:
+        def __init__(self, readings, device):
+            assert (readings, device) == (4, CPU)
+            self.made = 0
+
+        def read(self):
+            self.made += 1
+
+        def readings(self):
+            assert self.made == 4
+            return torch.tensor([100, 150, 1000, 7]), torch.tensor([0, 0, 0, 3])
+
+    replayed = []
+    monkeypatch.setattr(soak, "CycleCounter", Counter)
+    counted = soak._Counted(SimpleNamespace(replay=lambda: replayed.append(1)), 2, CPU)
+    for _ in range(2):
+        counted.replay()
+    assert counted.cycles() == [50, None] and len(replayed) == 2
 
 
 def test_a_soak_compares_steps_with_their_neighbours():
