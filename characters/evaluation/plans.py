@@ -17,6 +17,7 @@ from rich import print
 from rich.table import Table
 from torch import Tensor
 
+from characters.drawing import Identities
 from characters.evaluation.bench import Bench, numpy
 from characters.evaluation.heldout import load_heldout
 from characters.evaluation.metrics import Agreement, psnr
@@ -73,7 +74,7 @@ def speak(job: Job, ranks: int, seed: int) -> Outcome:
     """
     check_plan(ParallelPlan(sequence=ranks), load_model_config(job.model), job.model)
     if ranks == 1:
-        return _speak(job, torch.device(job.device), seed, None)
+        return _look(*_speak(job, torch.device(job.device), seed, None))
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_rank, (job, ranks, seed, folder), nprocs=ranks)
         return Outcome(*torch.load(f"{folder}/outcome", weights_only=True))
@@ -84,15 +85,25 @@ def _rank(rank: int, job: Job, ranks: int, seed: int, folder: str) -> None:
     if device.type == "cpu":
         torch.set_num_threads(1)  # of the cores, each rank has its own
     exchange = CollectiveExchange(open_group(f"{folder}/meet", rank, ranks, device), device)
-    outcome = _speak(job, device, seed, exchange)
-    if rank == 0:
-        torch.save(tuple(outcome), f"{folder}/outcome")
+    spoken = _speak(job, device, seed, exchange)
+    if rank == 0:  # every rank has the latents
+        torch.save(tuple(_look(*spoken)), f"{folder}/outcome")
     exchange.close()
     torch.distributed.destroy_process_group()
 
 
+class _Scene(NamedTuple):
+    """Who says what, a row each."""
+
+    speech: Speech
+    who: Identities
+    motion: Tensor
+    portraits: Tensor
+
+
 @torch.inference_mode()
-def _speak(job: Job, device: torch.device, seed: int, exchange: Exchange | None) -> Outcome:
+def _speak(job: Job, device: torch.device, seed: int, exchange: Exchange | None) -> tuple[Bench, _Scene, Tensor]:
+    """One rank's part of the rollouts; the latents of all."""
     sampler = load_model_config(job.model).sampler
     bench = Bench.load(job.model, job.weights, sampler, device, PRECISIONS[job.precision], seed=0)
     heldout = load_heldout()
@@ -114,6 +125,13 @@ def _speak(job: Job, device: torch.device, seed: int, exchange: Exchange | None)
             for row in (slice(i, i + 1) for i in range(len(clips)))
         ]
     )  # fmt: skip
+    return bench, _Scene(speech, who, motion, portraits), latents
+
+
+@torch.inference_mode()
+def _look(bench: Bench, scene: _Scene, latents: Tensor) -> Outcome:
+    """What the frames show."""
+    speech, who, motion, portraits = scene
     true, read, truth, made = [], [], [], []
     for i, count in enumerate(speech.frames):
         row = slice(i, i + 1)
