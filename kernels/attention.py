@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernels.attention_fa3 import attend_fa3
 from kernels.fp8 import FP8
 
 Backend: TypeAlias = Literal["auto", "fa3", "cudnn", "flash", "triton", "reference"]
@@ -66,8 +67,6 @@ def attend(
         raise ValueError(f"attention backend {backend} {reason}")
     match backend:
         case "fa3":
-            from kernels.attention_fa3 import attend_fa3
-
             return attend_fa3(q, k, v, q_scale, k_scale, v_scale)
         case "cudnn":
             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):

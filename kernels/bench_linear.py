@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from kernels.floor import full_range
-from kernels.fp8 import FP8, FP8_MAX, Quantised
+from kernels.fp8 import FP8_MAX, Quantised, dequantise, quantise
 from kernels.linear import linear_fp8
 from kernels.timing import capture, sustained
 
@@ -72,7 +72,7 @@ def place(rows: int, deviations: list[float], seconds: float) -> None:
                 linear_fp8(Quantised(x, one), Quantised(weight, one))
 
         exact = torch.randn(2**22, device="cuda")
-        stored = (exact * deviation).clamp(-FP8_MAX, FP8_MAX).to(FP8).float() / deviation
+        stored = dequantise(quantise(exact, 1 / torch.tensor(deviation, device="cuda")))
         error = ((stored - exact).norm() / exact.norm()).item()
         report(f"{rows} rows, deviation {deviation:g}, rounding {error:.4f}", products, flops, seconds)
         del layers, xs, products

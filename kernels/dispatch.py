@@ -34,7 +34,12 @@ def takes_kernel(*tensors: Tensor | None) -> bool:
 
 
 # A row of so many numbers is enough for an SM; programs of narrower rows share one.
-WIDE_ROW = 8192
+_WIDE_ROW = 8192
+
+
+def row_programs(device: torch.device, rows: int, width: int) -> int:
+    """`persistent_programs` for rows whose tile is `width` numbers wide; no more than there are rows."""
+    return min(rows, persistent_programs(device, max(1, _WIDE_ROW // width)))
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.dispatch import WIDE_ROW, jit, persistent_programs, saturate, takes_kernel, tl, triton
+from kernels.dispatch import jit, row_programs, saturate, takes_kernel, tl, triton
 from kernels.fp8 import FP8, FP8_MAX, TINY, Precision, Quantised, store
 
 # Numbers of a row that one thread holds; rows that a program works on or waits for.
@@ -89,7 +89,7 @@ def residual_norm_triton(
     h = torch.empty_like(x, dtype=x.dtype if to is None else FP8)
     h_scale = x.new_empty((rows, 1), dtype=torch.float32) if dynamic else to
     block = triton.next_power_of_2(dim)
-    _residual_norm[(min(rows, persistent_programs(x.device, max(1, WIDE_ROW // block))),)](
+    _residual_norm[(row_programs(x.device, rows, block),)](
         x,
         branch,
         gate,

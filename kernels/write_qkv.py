@@ -16,11 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.dispatch import (
-    WIDE_ROW,
     common_alignment,
     jit,
     owned_pointers,
-    persistent_programs,
+    row_programs,
     saturate,
     takes_kernel,
     tl,
@@ -174,8 +173,7 @@ def write_qkv_triton(
     run = common_alignment(first_row, tokens, kept, ring_stride, *(target.values.data_ptr() for target in targets))
     q_scale, k_scale, v_scale = scales or (None, None, None)
     heads_block = triton.next_power_of_2(heads * len(targets))
-    programs = persistent_programs(qkv.device, max(1, WIDE_ROW // (heads_block * head_dim)))
-    _write_qkv[(min(rows, programs), 3)](
+    _write_qkv[(row_programs(qkv.device, rows, heads_block * head_dim), 3)](
         qkv,
         norm_q,
         norm_k,

@@ -7,6 +7,7 @@ the curves. `characters.training.heldout_set` makes the folder.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,14 @@ class HeldoutClip:
     text: str
     pcm: np.ndarray
     mouth: np.ndarray
+
+
+def by_family(clips: Sequence[HeldoutClip]) -> dict[str, list[HeldoutClip]]:
+    """Clips of each family, in their order."""
+    families: dict[str, list[HeldoutClip]] = {}
+    for clip in clips:
+        families.setdefault(clip.family, []).append(clip)
+    return families
 
 
 def load_heldout() -> list[HeldoutClip]:

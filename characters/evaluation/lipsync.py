@@ -10,7 +10,7 @@ import torch
 from characters.chunk import MOTION_CHANNELS, MOUTH_CHANNELS
 from characters.drawing import Identities, select
 from characters.evaluation.bench import Amount, Bench, numpy
-from characters.evaluation.heldout import HeldoutClip
+from characters.evaluation.heldout import HeldoutClip, by_family
 from characters.evaluation.metrics import Agreement
 from characters.evaluation.report import Figure
 from characters.evaluation.subjects import Speech, heldout_identities, heldout_motion, neutral_portraits
@@ -80,9 +80,7 @@ def _generate(
 
 def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> tuple[list[Figure], Curves]:
     """Lip-sync by voice family, and how well motion is followed."""
-    families: dict[str, list[HeldoutClip]] = {}
-    for clip in clips:
-        families.setdefault(clip.family, []).append(clip)
+    families = by_family(clips)
     chosen = [clip for family in families.values() for clip in family[: amount.clips]]
     curves = generate(bench, chosen, amount.per_clip, amount.clip_chunks)
     known = tuple(name for name in families if not name.startswith("flite"))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from characters.drawing import Identities
 from characters.evaluation.bench import Bench, numpy
-from characters.evaluation.heldout import load_heldout
+from characters.evaluation.heldout import by_family, load_heldout
 from characters.evaluation.metrics import Agreement, psnr
 from characters.evaluation.precision import to_fp8
 from characters.evaluation.rollout import rollout
@@ -109,8 +109,7 @@ def _speak(job: Job, device: torch.device, seed: int, exchange: Exchange | None)
     heldout = load_heldout()
     if job.precision == "fp8":
         to_fp8(bench, "static", heldout)
-    families = sorted({clip.family for clip in heldout})
-    clips = [clip for family in families for clip in [c for c in heldout if c.family == family][: job.clips]]
+    clips = [clip for _, family in sorted(by_family(heldout).items()) for clip in family[: job.clips]]
     speech = Speech.of(clips, job.chunks)
     who = heldout_identities(len(clips), seed=CHARACTERS, device=device)
     motion = heldout_motion(len(clips), speech.chunks, seed=CHARACTERS, device=device)
