@@ -13,6 +13,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.context import _get_global_client
+from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 
 from actors.ledger import Ledger
@@ -23,7 +24,7 @@ from deploy.api import create_api
 from deploy.director import Director, PipelineGone, Replicas
 from deploy.live import Live, changed
 from deploy.livekit import LivekitServer, require_server
-from deploy.pipeline import REPLICA_CPUS, Pipeline
+from deploy.pipeline import REPLICA_CPUS, Pipeline, PipelineBroken
 from deploy.planning.room import Room, room
 from deploy.planning.scaling import INGRESS, PIPELINE, WarmSpares
 from deploy.session_metrics import SessionMetrics
@@ -71,14 +72,16 @@ class ServePipelines:
         """See `director.Pipelines.run`.
 
         Raises:
-            PipelineGone: the replica has ended.
+            PipelineGone: the replica has ended, cannot take sessions any more, or says that its call was cancelled.
         """
         call = self._handle.session.remote(session)
         try:
             async for event in call:
                 yield event
-        except ray.exceptions.RayActorError as error:
+        except (ray.exceptions.RayActorError, ray.exceptions.TaskCancelledError, RequestCancelledError) as error:
             raise PipelineGone(str(error).splitlines()[0]) from error
+        except PipelineBroken as error:
+            raise PipelineGone(str(error).strip().splitlines()[-1]) from error
         finally:
             call.cancel()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -107,7 +108,7 @@ class Director:
         self._clock, self._metrics = clock, metrics
         self._pipelines, self._frame_size = pipelines, frame_size
         self._portraits: dict[str, np.ndarray] = {}
-        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._calls: dict[str, asyncio.Task[bool]] = {}
         self._stages: dict[str, Any] = {}  # session -> the room's actor, newest
         self._places: dict[str, str] = {}  # session -> the pipeline it runs on
         self._told = ""
@@ -144,7 +145,9 @@ class Director:
             session = action.session
             match action.kind:
                 case "start":
-                    self._calls[session.id] = asyncio.get_running_loop().create_task(self._run(session))
+                    call = self._calls[session.id] = asyncio.get_running_loop().create_task(self._run(session))
+                    # Not at the end of `_run`: a task that is cancelled before its first step runs nothing at all.
+                    call.add_done_callback(functools.partial(self._ended, session))
                 case "stop":
                     if call := self._calls.get(session.id):
                         call.cancel()  # the room is closed after it: a room that goes first looks like a failure
@@ -193,39 +196,53 @@ class Director:
         except Exception:
             return False
 
-    async def _run(self, session: Session) -> None:
-        """The streaming call of one session."""
-        end = self.sessions.freed
+    async def _run(self, session: Session) -> bool:
+        """The streaming call of one session.
+
+        Returns:
+            Whether the session has lost its pipeline and is to go on in another.
+        """
+        told = ""
         try:
             stream = self._pipelines.run(await asyncio.to_thread(self._describe, session))
             async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
                 async for event in events:
                     log.info("session %s: %s: %s", session.id, event["state"], event["reason"])
+                    told = event["state"]
                     self._stages[session.id], self._places[session.id] = event["stage"], event["pipeline"]
-        except asyncio.CancelledError:
-            pass  # hung up, or left alone
+            if told != "stopped" and not session.over:
+                raise PipelineGone("the call ended by itself, without a reason")
         except PipelineGone as error:
             log.warning("session %s has lost its pipeline: %s", session.id, error)
             if session.moves < _MOVES:
-                end = self.sessions.displaced
-            else:
-                self.act(self.sessions.failed(session, "pipeline_failed", "its pipelines kept ending"))
+                return True
+            self.act(self.sessions.failed(session, "pipeline_failed", "its pipelines kept ending"))
         except Exception as error:
             cause = getattr(error, "cause", None) or error
             code = "refused" if isinstance(cause, UserError) else "pipeline_failed"
             log.error("session %s failed: %s", session.id, cause)
             lines = str(cause).strip().splitlines()
             self.act(self.sessions.failed(session, code, lines[-1] if lines else type(cause).__name__))
-        finally:
-            self._calls.pop(session.id, None)
-            self._stages.pop(session.id, None)
-            gone = self._places.pop(session.id, "")
-            if end == self.sessions.displaced and not session.over:
-                # Until Serve has noticed, too: nobody is to be sent there.
-                self.sessions.capacity = self._capacity(self.replicas.ready - {gone})
-            else:
-                self._spawn(self._close_room(session.room))
-            self.act(end(session))
+        return False
+
+    def _ended(self, session: Session, call: asyncio.Task[bool]) -> None:
+        """The streaming call of a session is over."""
+        displaced = False
+        if not call.cancelled():
+            displaced = call.result()
+        elif not session.over:  # else somebody has hung up
+            log.error("session %s: its call was cancelled, and nobody asked for it", session.id)
+            self.act(self.sessions.failed(session, "pipeline_failed", "its call was cancelled"))
+        self._calls.pop(session.id, None)
+        self._stages.pop(session.id, None)
+        gone = self._places.pop(session.id, "")
+        if displaced and not session.over:
+            # Until Serve has noticed, too: nobody is to be sent there.
+            self.sessions.capacity = self._capacity(self.replicas.ready - {gone})
+            self.act(self.sessions.displaced(session))
+        else:
+            self._spawn(self._close_room(session.room))
+            self.act(self.sessions.freed(session))
 
     def _describe(self, session: Session) -> PipelineSession:
         """What the pipeline needs to know."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, TypeVar
 
 import ray
 from ray import serve
 
 from actors.gang import Gang, GangFailed
 from actors.session import Session
-from actors.topology import Profile, plan_topology
+from actors.topology import Profile, Topology, plan_topology
 from characters.errors import UserError
 from deploy.live import changed
 
 log = logging.getLogger("ray.serve")
+
+T = TypeVar("T")
 
 FACTORY = "actors.roles.talking:build_roles"
 REPLICA_CPUS = 0.05
@@ -25,6 +28,12 @@ _LOOK_SECONDS = 2.0
 _HEALTH_SECONDS = 20.0  # a busy machine is slow to answer, and killing a process makes it slower
 # The ingress ends a session long before; if it is gone, the pipeline does it by itself.
 _FORGOTTEN_SECONDS = 90.0
+# How long a renewal may take beyond the time that loading everything takes: after that the pipeline is stuck.
+_RENEWAL_SECONDS = 300.0
+
+
+class PipelineBroken(Exception):
+    """The pipeline cannot take a session and is about to be replaced; another one, or its successor, can."""
 
 
 class Pipeline:
@@ -44,28 +53,34 @@ class Pipeline:
         self._name = serve.get_replica_context().replica_id.unique_id
         self._group = ray.util.get_current_placement_group()
         self._busy = self._over = False
+        self._renewal: asyncio.Task[None] | None = None
+        self._renewing_since: float | None = None
+        self._broken = ""  # why no session can be taken any more
+        began = time.monotonic()
         self._gang = self._make()
         self._gang.prepare()
-        self._next: asyncio.Task[None] | None = None
+        self._renewal_limit = _RENEWAL_SECONDS + 2 * (time.monotonic() - began)
 
     async def session(self, session: Session) -> AsyncIterator[dict[str, Any]]:
-        """Run a session until the caller cancels this call.
+        """Run a session until the caller cancels this call, or nobody has been in the room for a while.
 
         Yields:
             {"state": see `actors.gang.State`, "reason": text, "stage": the room's actor, for its ledger,
-            "pipeline": the replica's name}.
+            "pipeline": the replica's name}. "stopped" is the last one, of a room that everybody has left.
 
         Raises:
             UserError: what a role says of the session, e.g. that it cannot join the room.
             GangFailed: its processes kept dying.
+            PipelineBroken: the session was not begun; it can be on another pipeline.
         """
-        if self._next is not None:
-            await self._next
+        await self.drained()
+        if self._broken:
+            raise PipelineBroken(self._broken)
         gang, loop = self._gang, asyncio.get_running_loop()
         events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         gang.on_state = lambda state, reason: loop.call_soon_threadsafe(events.put_nowait, (state, reason))
         self._busy = True
-        starting = asyncio.ensure_future(asyncio.to_thread(gang.start, session))
+        starting = _apart(gang.start, session)
         try:
             await asyncio.shield(starting)
             while True:
@@ -73,16 +88,16 @@ class Pipeline:
                     async with asyncio.timeout(_LOOK_SECONDS):
                         state, reason = await events.get()
                 except TimeoutError:
-                    if await asyncio.to_thread(_alone, gang) > _FORGOTTEN_SECONDS:
+                    if await _apart(_alone, gang) > _FORGOTTEN_SECONDS:
+                        yield self._event("stopped", "nobody was in the room any more")
                         return
                     continue
                 if state == "failed":
                     raise GangFailed(reason)
-                stage = gang.handle("publisher") if state == "running" else None
-                yield {"state": state, "reason": reason, "stage": stage, "pipeline": self._name}
+                yield self._event(state, reason, gang.handle("publisher") if state == "running" else None)
         finally:
             # Not awaited here: a cancelled generator may not wait, and the next session waits for it anyway.
-            self._next = loop.create_task(self._renew(gang, starting))
+            self._begin_renewal(gang, starting)
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """How the next session hears, thinks and speaks: fields of `VoiceConfig` that differ from the profile's.
@@ -100,39 +115,57 @@ class Pipeline:
         self._topology = plan_topology(dataclasses.replace(self._profile, voice=voice))
         if not self._busy:  # else the session's end does it
             self._busy = True
-            self._next = asyncio.get_running_loop().create_task(self._renew(self._gang))
+            self._begin_renewal(self._gang)
 
     async def drained(self) -> None:
-        """Wait until the last session is gone and the next one could start."""
-        if self._next is not None:
-            await self._next
+        """Wait until the last session is gone and the next one could start; who gives up waiting changes nothing."""
+        if self._renewal is not None:
+            await asyncio.shield(self._renewal)
 
     async def check_health(self) -> None:
-        """Raises if the pipeline's processes are not there, which makes Serve replace the replica."""
+        """Raises if the pipeline cannot take the next session, which makes Serve replace the replica."""
+        if self._broken:
+            raise PipelineBroken(self._broken)
+        if self._renewing_since is not None and time.monotonic() - self._renewing_since > self._renewal_limit:
+            raise PipelineBroken(f"getting ready for the next session takes over {self._renewal_limit:.0f} s")
         if self._busy:  # a running gang looks after itself, and tells the session if it fails
             return
-        await asyncio.to_thread(self._gang.check)
+        await _apart(self._gang.check)
+
+    def _event(self, state: str, reason: str, stage: Any = None) -> dict[str, Any]:
+        return {"state": state, "reason": reason, "stage": stage, "pipeline": self._name}
+
+    def _begin_renewal(self, gang: Gang, starting: asyncio.Future[None] | None = None) -> None:
+        self._renewing_since = time.monotonic()
+        self._renewal = asyncio.get_running_loop().create_task(self._renew(gang, starting))
 
     async def _renew(self, gang: Gang, starting: asyncio.Future[None] | None = None) -> None:
+        """Get ready for the next session. Raises nothing: what cannot be mended is told by the health check."""
         gang.on_state = lambda state, reason: None
         if starting is not None:  # a user may leave before the session has begun
             await asyncio.wait([starting])
             starting.exception()  # if there was one, `renew` tells of it
-        made_of = self._topology
         try:
-            await asyncio.to_thread(gang.renew, made_of)
-        except (GangFailed, UserError) as error:
+            made_of = None
+            while made_of is not self._topology:  # it may be reconfigured meanwhile
+                made_of = self._topology
+                await self._renew_or_load(made_of)
+        except Exception as error:  # whatever it is, a pipeline that takes calls and ends them at once is worse
+            if not self._over:
+                log.exception("the pipeline cannot be loaded again")
+                self._broken = f"it cannot be loaded again: {error}"
+        self._busy, self._renewing_since = False, None
+
+    async def _renew_or_load(self, topology: Topology) -> None:
+        try:
+            await _apart(self._gang.renew, topology)
+        except Exception as error:  # of the old processes, which are let go of
             if self._over:
                 return
             log.warning("the pipeline is loaded again as a whole: %s", error)
+            await _apart(self._gang.stop)
             self._gang = self._make()
-            try:
-                await asyncio.to_thread(self._gang.prepare)
-            except (GangFailed, UserError) as error:  # the next health check says so too
-                log.error("the pipeline cannot be loaded again: %s", error)
-        if made_of is not self._topology:  # reconfigured meanwhile
-            await self._renew(self._gang)
-        self._busy = False
+            await _apart(self._gang.prepare)
 
     def _make(self) -> Gang:
         first = 1 if self._group else 0
@@ -145,6 +178,11 @@ class Pipeline:
         gang = getattr(self, "_gang", None)
         if gang is not None:
             gang.stop()
+
+
+def _apart(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    """Run `work` in a thread."""
+    return asyncio.ensure_future(asyncio.to_thread(work, *args))
 
 
 def _alone(gang: Gang) -> float:

@@ -32,7 +32,7 @@ class FakePipelines:
         self.lacking: str | None = None
         self.started: list[PipelineSession] = []
         self.running = 0
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
 
     async def look(self) -> Replicas:
         ready = frozenset(map(str, range(self.pipelines)))
@@ -47,6 +47,8 @@ class FakePipelines:
                 await asyncio.sleep(0.01)
                 if self.failure:
                     failure, self.failure = self.failure, None
+                    if isinstance(failure, StopAsyncIteration):
+                        return
                     raise failure
         finally:
             self.running -= 1
@@ -375,3 +377,22 @@ def test_the_documentation_has_examples(open_api: Open) -> None:
     client, _, _ = open_api()
     schemas = client.get("/openapi.json").json()["components"]["schemas"]
     assert all(schemas[name]["examples"] for name in ("NewSession", "SessionView", "TokenRequest"))
+
+
+def test_a_call_that_was_cancelled_by_nobody_is_told_and_one_that_just_ends_moves(open_api: Open) -> None:
+    client, director, pipelines = open_api()
+
+    def start() -> dict[str, Any]:
+        session: dict[str, Any] = client.post("/v1/sessions", json={"character": "amara"}).json()
+        post_event(client, session["room_name"], director.sessions.get(session["id"]).identity)  # type: ignore[union-attr]
+        eventually(lambda: pipelines.running == 1)
+        return session
+
+    session = start()
+    pipelines.failure = asyncio.CancelledError()  # type: ignore[assignment]
+    eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "FAILED")
+    assert client.get(f"/v1/sessions/{session['id']}").json()["error"]["code"] == "pipeline_failed"
+    session = start()
+    pipelines.failure = StopAsyncIteration()
+    eventually(lambda: len(pipelines.started) == 3)
+    assert client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING"
