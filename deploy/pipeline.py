@@ -181,8 +181,13 @@ class Pipeline:
 
 
 def _apart(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-    """Run `work` in a thread."""
-    return asyncio.ensure_future(asyncio.to_thread(work, *args))
+    """Run `work` in a thread that is no part of the Serve call.
+
+    `asyncio.to_thread` would make it one: it copies the context, in which Ray finds the call that runs. Actor calls
+    made there would be the call's children, and Ray cancels them with it: the stages would be killed with every
+    session.
+    """
+    return asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
 def _alone(gang: Gang) -> float:

@@ -7,8 +7,10 @@ import contextlib
 import itertools
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,7 +106,10 @@ def test_a_reconnecting_user_finds_the_same_character_and_leaving_ends_it(applic
     assert application.state(session) == "RUNNING"
     assert set(processes("ray::Stage")) == set(before), "another pipeline"
     wait_for(lambda: application.state(session) == "COMPLETED", "it does not end when the user has left")
-    wait_for(lambda: not set(processes("ray::Stage")) & set(before), "its processes are still there", 60)
+    wait_for(lambda: len(set(processes("ray::Stage")) - set(before)) == 1, "no fresh room for the next user", 60)
+    kept = set(processes("ray::Stage")) & set(before)
+    assert len(kept) == 2, "the DiT's and the decoder's processes keep their weights, the room's goes"
+    assert not list(Path(tempfile.gettempdir()).glob("characters-*")), "sockets of the session are left"
 
 
 def longest_gap(user: User, since: float) -> float:
