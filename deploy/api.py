@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -16,25 +16,20 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from characters.errors import did_you_mean
 from deploy.director import Director, LivekitGone, LivekitRefused
+from deploy.gate import Gate, Problem
 from deploy.sessions import NotAdmitted, RoomTaken, Session, State
 from deploy.tokens import CHARACTER, user_token
 from deploy.webhook import Refused, WebhookGate
 
 WEB = Path(__file__).parent / "web"
+_WEBHOOK = "/livekit/webhook"
 _WEBHOOK_BODY = 1_000_000
 _NAME_BYTES = 256  # what LiveKit allows
-
-
-class Problem(Exception):
-    """An answer that is an error: HTTP status, stable code, a line for people."""
-
-    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.headers = status, code, headers
 
 
 def _printable(text: str) -> str:
@@ -163,6 +158,20 @@ def create_api(director: Director) -> FastAPI:
     gate = WebhookGate(settings.livekit)
     keys = [*settings.tenant_keys.items()] + ([("", settings.api_key)] if settings.api_key else [])
 
+    def holder_of(headers: Headers) -> str:
+        """The name of the key's holder."""
+        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+        found = [name for name, key in keys if hmac.compare_digest(given.encode(), key.encode())]
+        if keys and not found:
+            raise Problem(401, "unauthorised", "this server wants an API key: X-API-Key, or Authorization: Bearer")
+        return found[0] if found else ""
+
+    def signed(headers: Headers) -> None:
+        try:
+            gate.check(headers.get("authorization"))
+        except Refused as refused:
+            raise Problem(refused.status, refused.code, str(refused)) from None
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await director.start()
@@ -174,37 +183,40 @@ def create_api(director: Director) -> FastAPI:
         title="characters",
         version="1",
         description="Talk to a character in a LiveKit room.",
-        responses={code: {"model": FailureAnswer} for code in (400, 401, 404, 405, 409, 413, 422, 429, 502, 503)},
+        responses={code: {"model": FailureAnswer} for code in (400, 401, 404, 405, 408, 409, 413, 422, 429, 502, 503)},
     )
-    app.add_middleware(BodyLimit, limit=settings.max_body, larger={"/livekit/webhook": _WEBHOOK_BODY})
+    app.add_middleware(
+        Gate,
+        check={"/v1/": holder_of, "/token": holder_of, _WEBHOOK: signed},
+        limit=settings.max_body,
+        larger={_WEBHOOK: _WEBHOOK_BODY},
+    )
     if settings.cors:
         origins = [origin.strip() for origin in settings.cors.split(",")]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
 
     @app.exception_handler(Problem)
     async def on_problem(_: Request, problem: Problem) -> JSONResponse:
-        return _failure(problem.status, problem.code, str(problem), problem.headers)
+        return problem.answer()
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return _failure(422, "invalid_request", f"{where}: {first['msg']}" if where else first["msg"])
+        return Problem(422, "invalid_request", f"{where}: {first['msg']}" if where else first["msg"]).answer()
 
     @app.exception_handler(HTTPException)
     async def on_http(_: Request, error: HTTPException) -> JSONResponse:
         """Those of FastAPI itself: no such path or method, a body that cannot be read."""
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
-        return _failure(error.status_code, code, error.detail, dict(error.headers or {}))
+        return Problem(error.status_code, code, error.detail, **dict(error.headers or {})).answer()
 
     def authorised(
-        authorization: Annotated[str | None, Header()] = None, x_api_key: Annotated[str | None, Header()] = None
+        request: Request,
+        authorization: Annotated[str | None, Header()] = None,  # for the documentation
+        x_api_key: Annotated[str | None, Header()] = None,
     ) -> str:
-        given = x_api_key or (authorization or "").removeprefix("Bearer ").strip()
-        found = [name for name, key in keys if hmac.compare_digest(given.encode(), key.encode())]
-        if keys and not found:
-            raise Problem(401, "unauthorised", "this server wants an API key: X-API-Key, or Authorization: Bearer")
-        return found[0] if found else ""
+        return holder_of(request.headers)
 
     locked = [Depends(authorised)]
     tenant = Depends(authorised)  # the name of the key's holder
@@ -350,7 +362,7 @@ def create_api(director: Director) -> FastAPI:
         )
         return TokenAnswer(server_url=settings.livekit.browser_url, participant_token=granted)
 
-    @app.post("/livekit/webhook")
+    @app.post(_WEBHOOK)
     async def webhook(request: Request) -> dict[str, str]:
         """For the LiveKit server only: who came and who left."""
         try:
@@ -376,50 +388,6 @@ def create_api(director: Director) -> FastAPI:
         return FileResponse(index)
 
     return app
-
-
-class BodyLimit:
-    """Refuses a body that is larger than `limit` bytes, or than `larger[path]`, before it has been read whole."""
-
-    def __init__(self, app: Any, limit: int, larger: dict[str, int]) -> None:
-        self._app, self._limit, self._larger = app, limit, larger
-
-    async def __call__(
-        self,
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
-        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ) -> None:
-        """See ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        limit = self._larger.get(scope["path"], self._limit)
-        body, more = b"", True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > limit:
-                refusal = _failure(413, "too_large", f"a request may have {limit} bytes")
-                await refusal(scope, receive, send)
-                return
-        given = False
-
-        async def again() -> MutableMapping[str, Any]:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self._app(scope, again, send)
-
-
-def _failure(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": {"code": code, "message": message}}, status, headers)
 
 
 def _wanted(request: TokenRequest) -> str:

@@ -31,9 +31,31 @@ class WebhookGate:
     """
 
     def __init__(self, access: LivekitAccess, clock: Callable[[], float] = time.time) -> None:
-        self._receiver = api.WebhookReceiver(api.TokenVerifier(access.key, access.secret))
+        self._verifier = api.TokenVerifier(access.key, access.secret)
+        self._receiver = api.WebhookReceiver(self._verifier)
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._clock = clock
+
+    def check(self, authorization: str | None) -> str:
+        """Check who sent a request, before its body has come.
+
+        Args:
+            authorization: the header of that name.
+
+        Returns:
+            The token in it, which names the body's digest.
+
+        Raises:
+            Refused: there is none, or it is not the server's.
+        """
+        token = (authorization or "").removeprefix("Bearer ").strip()
+        if not token:
+            raise Refused(401, "unsigned", "the webhook is not signed")
+        try:
+            self._verifier.verify(token)
+        except Exception as error:  # the library raises whatever its parts do
+            raise Refused(401, "bad_signature", f"the webhook's signature is not valid: {error}") from error
+        return token
 
     def receive(self, body: bytes, authorization: str | None) -> api.WebhookEvent:
         """Check a request.
@@ -45,9 +67,7 @@ class WebhookGate:
         Raises:
             Refused: no or a wrong signature, another body than was signed, stale, or seen before.
         """
-        token = (authorization or "").removeprefix("Bearer ").strip()
-        if not token:
-            raise Refused(401, "unsigned", "the webhook is not signed")
+        token = self.check(authorization)
         try:
             event = self._receiver.receive(body.decode(), token)
         except Exception as error:  # the library raises whatever its parts do

@@ -7,8 +7,10 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import tempfile
 import time
+import urllib.parse
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -191,3 +193,21 @@ def test_wrong_tokens_open_no_room(application: Application) -> None:
         asyncio.run(enter(token))
     assert application.state(session) == "READY"
     assert application.request("DELETE", f"/v1/sessions/{session['id']}")["state"] == "CANCELLED"
+
+
+def test_twelve_hundred_sockets_that_send_nothing_close_the_door_to_nobody(application: Application) -> None:
+    where = urllib.parse.urlsplit(application.address)
+    before = processes("ray::ServeReplica:default:Ingress")
+    head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        for _ in range(1200):
+            client = stack.enter_context(socket.create_connection((where.hostname, where.port), timeout=10))
+            client.sendall(head)
+        slowest = 0.0
+        for _ in range(10):
+            began = time.monotonic()
+            assert application.request("GET", "/healthz")["livekit"]
+            slowest = max(slowest, time.monotonic() - began)
+            time.sleep(1.0)
+    assert slowest < 5
+    assert processes("ray::ServeReplica:default:Ingress") == before, "Serve took the ingress for dead"

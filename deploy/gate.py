@@ -1,0 +1,114 @@
+"""What stands before the API: a body is read only after its key, and within bounds of bytes, seconds and number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Problem(Exception):
+    """An answer that is an error: HTTP status, stable code, a line for people."""
+
+    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.headers = status, code, headers
+
+    def answer(self) -> JSONResponse:
+        """The documented body of every error."""
+        body = {"error": {"code": self.code, "message": str(self)}}
+        return JSONResponse(body, self.status, self.headers)
+
+
+class Gate:
+    """ASGI middleware. Each request in flight holds one of Serve's slots, so none may wait for a stranger's bytes.
+
+    Args:
+        app: what is behind.
+        check: by prefix of the path, what looks at the headers of a request with a body, and raises `Problem`. A body
+            for any other path is not read: nothing behind wants it.
+        limit: bytes of a body.
+        larger: by path, another limit.
+        seconds: within which a body has to come.
+        at_once: bodies that may be on their way at a time.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        check: Mapping[str, Callable[[Headers], Any]],
+        limit: int,
+        larger: Mapping[str, int],
+        seconds: float = 10.0,
+        at_once: int = 100,
+    ) -> None:
+        self._app, self._check, self._limit, self._larger = app, check, limit, larger
+        self._seconds, self._at_once, self._reading = seconds, at_once, 0
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        length = headers.get("content-length", "")
+        if "transfer-encoding" not in headers and length in ("", "0"):
+            await self._app(scope, receive, send)
+            return
+        prefix = next((prefix for prefix in self._check if scope["path"].startswith(prefix)), None)
+        if prefix is None:
+            await self._app(scope, _Again(b"", receive), send)
+            return
+        try:
+            self._check[prefix](headers)
+            body = await self._read(receive, self._larger.get(scope["path"], self._limit), length)
+        except Problem as problem:
+            await problem.answer()(scope, receive, send)
+            return
+        if body is not None:
+            await self._app(scope, _Again(body, receive), send)
+
+    async def _read(self, receive: Receive, limit: int, length: str) -> bytes | None:
+        """The body; None if the client has gone. Raises Problem."""
+        too_large = Problem(413, "too_large", f"a request may have {limit} bytes")
+        if length.isdecimal() and int(length) > limit:
+            raise too_large
+        if self._reading >= self._at_once:
+            raise Problem(503, "busy", "too many requests are being sent at once", **{"Retry-After": "1"})
+        body, more = bytearray(), True
+        self._reading += 1
+        try:
+            async with asyncio.timeout(self._seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > limit:
+                        raise too_large
+        except TimeoutError:
+            line = f"the request's body has not come within {self._seconds:.0f} s"
+            raise Problem(408, "too_slow", line, Connection="close") from None
+        finally:
+            self._reading -= 1
+        return bytes(body)
+
+
+class _Again:
+    """Gives a body that has been read, then whatever comes."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
