@@ -81,6 +81,7 @@ class Gang:
         self._max_rebuilds, self._rebuild_window = max_rebuilds, rebuild_window
         self._epoch = 0
         self._stages: dict[str, ActorHandle] = {}
+        self._names: dict[str, str] = {}  # of the actors, by stage
         self._forget()
         self._stopping = threading.Event()
         self._over = False  # `stop` was called
@@ -215,6 +216,10 @@ class Gang:
         """The actor that a role lives in now; after a rebuild it may be another one."""
         return self._stages[self.topology.stage_of(role).name]
 
+    def name(self, role: str) -> str:
+        """Of the actor that a role lives in now, for `ray.get_actor` in the same namespace."""
+        return self._names[self.topology.stage_of(role).name]
+
     def ledger(self) -> Ledger:
         """The chunks that have been published, stamped; since the room's process was started."""
         answer: Any = self.handle("publisher").ledger.remote()
@@ -230,7 +235,8 @@ class Gang:
                 strategy = PlacementGroupSchedulingStrategy(
                     self._group, placement_group_bundle_index=self._first_bundle + i
                 )
-                options = {"num_cpus": stage.bundle["CPU"], "num_gpus": stage.bundle.get("GPU", 0)}
+                name = self._names[stage.name] = f"{stage.name}-{uuid.uuid4().hex[:12]}"
+                options = {"name": name, "num_cpus": stage.bundle["CPU"], "num_gpus": stage.bundle.get("GPU", 0)}
                 actor = actor_class.options(scheduling_strategy=strategy, **options).remote(
                     self.topology, stage.name, self._factory
                 )

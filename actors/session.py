@@ -34,9 +34,11 @@ class Session:
         seed: of noise and idle motion.
         room: where it publishes.
         character: who speaks; None for pictures and pushed sound without a conversation.
+        id: of the application's session; "" outside of one.
     """
 
     portrait: np.ndarray
     seed: int = 0
     room: RoomAddress = RoomAddress()
     character: Character | None = None
+    id: str = ""

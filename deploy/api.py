@@ -258,6 +258,7 @@ def create_api(director: Director) -> FastAPI:
         except LivekitGone as error:
             director.act(director.sessions.failed(session, "livekit_unreachable", str(error)))
             raise Problem(503, "livekit_unreachable", str(error), **{"Retry-After": "5"}) from None
+        await director.remember()  # before its user is told of it
         return session
 
     def view(session: Session) -> SessionView:

@@ -27,6 +27,7 @@ from deploy.livekit import LivekitServer, require_server
 from deploy.pipeline import REPLICA_CPUS, Pipeline, PipelineBroken
 from deploy.planning.room import Room, room
 from deploy.planning.scaling import INGRESS, PIPELINE, WarmSpares
+from deploy.records import ClusterStore, Records, Run
 from deploy.session_metrics import SessionMetrics
 from deploy.settings import LOOPBACK, LivekitAccess, Settings, load_settings
 
@@ -62,13 +63,14 @@ class ServePipelines:
         held = self._room[1]
         return Replicas(
             ready=frozenset(name for name, state in states.items() if state == "RUNNING"),
+            there=frozenset(states),
             target=found["target_num_replicas"],
             room=held.sessions,
             lacking=held.lacking,
             note=held.note,
         )
 
-    async def run(self, session: Session) -> AsyncIterator[Mapping[str, Any]]:
+    async def run(self, session: Session) -> AsyncIterator[Run]:
         """See `director.Pipelines.run`.
 
         Raises:
@@ -85,9 +87,10 @@ class ServePipelines:
         finally:
             call.cancel()
 
-    async def ledger(self, stage: Any) -> dict[str, Any]:
+    async def ledger(self, room: str) -> dict[str, Any]:
         """See `director.Pipelines.ledger`."""
-        ledger: Ledger = await stage.ledger.remote()
+        actor: Any = await asyncio.to_thread(ray.get_actor, room)
+        ledger: Ledger = await actor.ledger.remote()
         return ledger.chrome_trace()
 
 
@@ -129,7 +132,8 @@ class Ingress:
     ) -> None:
         topology, metrics = plan_topology(profile), SessionMetrics(profile)
         size = (topology.model.height, topology.model.width)
-        self._director = Director(settings, ServePipelines(pipelines, topology), size, metrics=metrics)
+        records = Records(serve.get_replica_context().app_name, ClusterStore())
+        self._director = Director(settings, ServePipelines(pipelines, topology), size, records, metrics=metrics)
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """See `deploy.live.Live`. What is wrong is logged and changes nothing: to raise would make Serve end us."""

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,8 +21,9 @@ from characters.errors import UserError
 from characters.media.portrait import load_portrait
 from deploy.live import Live
 from deploy.planning.scaling import shortfall
+from deploy.records import Records, Run
 from deploy.session_metrics import SessionMetrics
-from deploy.sessions import Action, Session, Sessions, State
+from deploy.sessions import MOMENTS, Action, Session, Sessions, State
 from deploy.settings import Settings
 from deploy.tokens import CHARACTER, character_token, room_configuration
 
@@ -31,6 +32,7 @@ log = logging.getLogger("ray.serve")
 _TICK_SECONDS = 0.5
 _RECONCILE_TICKS = 10
 _LIVEKIT_SECONDS = 3.0
+_FOLLOW_SECONDS = 1.0
 _MOVES = 3  # a session that takes its pipeline down with it must not take all of them
 
 
@@ -40,6 +42,7 @@ class Replicas:
 
     Attributes:
         ready: names of those that take sessions.
+        there: names of all, those too that only finish a talk.
         target: how many are asked for.
         room: how many sessions the machines hold, each within its deadline.
         lacking: why that is none, whatever is started.
@@ -47,6 +50,7 @@ class Replicas:
     """
 
     ready: frozenset[str] = frozenset()
+    there: frozenset[str] = frozenset()
     target: int = 0
     room: int = 0
     lacking: str | None = None
@@ -60,12 +64,12 @@ class Pipelines(Protocol):
         """How they stand now."""
         ...
 
-    def run(self, session: PipelineSession) -> AsyncIterator[Mapping[str, Any]]:
+    def run(self, session: PipelineSession) -> AsyncIterator[Run]:
         """See `Pipeline.session`; closing the iterator ends the session."""
         ...
 
-    async def ledger(self, stage: Any) -> dict[str, Any]:
-        """The Chrome trace of the session whose room's actor this is."""
+    async def ledger(self, room: str) -> dict[str, Any]:
+        """The Chrome trace of the session whose room's actor has this name."""
         ...
 
 
@@ -88,6 +92,7 @@ class Director:
         settings: of the application.
         pipelines: where sessions run.
         frame_size: (height, width) of the model's frames, for portraits.
+        records: where sessions outlive this process.
         clock: seconds.
         metrics: told how the sessions stand, if there is one.
     """
@@ -97,6 +102,7 @@ class Director:
         settings: Settings,
         pipelines: Pipelines,
         frame_size: tuple[int, int],
+        records: Records,
         clock: Callable[[], float] = time.monotonic,
         metrics: SessionMetrics | None = None,
     ) -> None:
@@ -106,19 +112,33 @@ class Director:
         self.replicas = Replicas()
         self.live = Live()
         self._clock, self._metrics = clock, metrics
-        self._pipelines, self._frame_size = pipelines, frame_size
+        self._pipelines, self._frame_size, self._records = pipelines, frame_size, records
+        self._recorded: dict[str, dict[str, Any]] = {}  # what the records hold, by session
+        self._recording = asyncio.Lock()
         self._portraits: dict[str, np.ndarray] = {}
         self._calls: dict[str, asyncio.Task[bool]] = {}
-        self._stages: dict[str, Any] = {}  # session -> the room's actor, newest
-        self._places: dict[str, str] = {}  # session -> the pipeline it runs on
+        self._followed: set[str] = set()  # sessions whose call was made by a process before this one
+        self._runs: dict[str, Run] = {}  # newest, by session
         self._told = ""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._api: api.LiveKitAPI | None = None
 
     async def start(self) -> None:
-        """Begin to look after the sessions, in the running event loop."""
+        """Begin to look after the sessions, in the running event loop: first those of a process that died."""
         await self._look()
+        await self._restore()
         self._spawn(self._tend())
+
+    async def _restore(self) -> None:
+        known = await asyncio.to_thread(self._records.sessions)
+        for record in sorted(known, key=lambda record: float(record["created"])):
+            run = await asyncio.to_thread(self._records.run, record["id"])
+            session = self.sessions.restore(record, run is not None)
+            self._recorded[session.id] = record
+            log.warning("session %s is known from before: %s, %s", session.id, session.state, run)
+            if run is not None and not session.over:
+                self._followed.add(session.id)
+                self._watch(session, self._follow(session, run))
 
     @property
     def shortfall(self) -> str:
@@ -132,6 +152,7 @@ class Director:
         """End every session."""
         for session in self.sessions.all():
             self.act(self.sessions.cancel(session))
+        await self.remember()
         tasks = [*self._calls.values()]
         for task in [*self._tasks, *tasks]:
             task.cancel()
@@ -145,14 +166,44 @@ class Director:
             session = action.session
             match action.kind:
                 case "start":
-                    call = self._calls[session.id] = asyncio.get_running_loop().create_task(self._run(session))
-                    # Not at the end of `_run`: a task that is cancelled before its first step runs nothing at all.
-                    call.add_done_callback(functools.partial(self._ended, session))
+                    self._watch(session, self._run(session))
                 case "stop":
-                    if call := self._calls.get(session.id):
+                    call = self._calls.get(session.id)
+                    if call is not None and session.id not in self._followed:
                         call.cancel()  # the room is closed after it: a room that goes first looks like a failure
                 case "close":
                     self._spawn(self._close_room(session.room))
+        self._spawn(self.remember())
+
+    async def remember(self) -> None:
+        """Write down what has changed, for the process that comes after this one."""
+        async with self._recording:
+            now, there = self._clock(), {session.id: session for session in self.sessions.all()}
+            changed = {}
+            for key, session in there.items():
+                before = self._recorded.get(key)
+                if before is None or not before["over"]:
+                    record = session.record(now)
+                    if before is None or any(before[name] != record[name] for name in record if name not in MOMENTS):
+                        changed[key] = record
+            gone = [key for key in self._recorded if key not in there]
+            try:
+                await asyncio.to_thread(self._write, changed, gone)
+            except Exception as error:  # the next change brings the next attempt
+                log.warning("cannot write the sessions down: %s", error)
+
+    def _write(self, changed: dict[str, dict[str, Any]], gone: list[str]) -> None:
+        for key, record in changed.items():
+            self._records.save(key, record)
+            self._recorded[key] = record
+        for key in gone:
+            self._records.forget(key)
+            del self._recorded[key]
+
+    def _watch(self, session: Session, call: Coroutine[Any, Any, bool]) -> None:
+        task = self._calls[session.id] = asyncio.get_running_loop().create_task(call)
+        # Not at the end of the coroutine: a task that is cancelled before its first step runs nothing at all.
+        task.add_done_callback(functools.partial(self._ended, session))
 
     def refused(self, code: str) -> None:
         """A session was not let in, for the reason that the API gives."""
@@ -184,8 +235,8 @@ class Director:
 
     async def trace(self, session: Session) -> dict[str, Any] | None:
         """The Chrome trace of a running session; None if there is none now."""
-        stage = self._stages.get(session.id)
-        return None if stage is None else await self._pipelines.ledger(stage)
+        run = self._runs.get(session.id)
+        return await self._pipelines.ledger(run.room) if run is not None and run.room else None
 
     async def livekit_answers(self) -> bool:
         """Whether the server does."""
@@ -206,10 +257,9 @@ class Director:
         try:
             stream = self._pipelines.run(await asyncio.to_thread(self._describe, session))
             async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
-                async for event in events:
-                    log.info("session %s: %s: %s", session.id, event["state"], event["reason"])
-                    told = event["state"]
-                    self._stages[session.id], self._places[session.id] = event["stage"], event["pipeline"]
+                async for run in events:
+                    log.info("session %s: %s: %s", session.id, run.state, run.reason)
+                    told, self._runs[session.id] = run.state, run
             if told != "stopped" and not session.over:
                 raise PipelineGone("the call ended by itself, without a reason")
         except PipelineGone as error:
@@ -225,6 +275,23 @@ class Director:
             self.act(self.sessions.failed(session, code, lines[-1] if lines else type(cause).__name__))
         return False
 
+    async def _follow(self, session: Session, run: Run | None) -> bool:
+        """A call that a process before this one made, and that nobody here can cancel: the records say how it goes.
+
+        Returns:
+            See `_run`.
+        """
+        while run is not None:
+            self._runs[session.id] = run
+            await asyncio.sleep(_FOLLOW_SECONDS)
+            if self.replicas.there and run.pipeline not in self.replicas.there:
+                return True
+            try:
+                run = await asyncio.to_thread(self._records.run, session.id)
+            except Exception as error:
+                log.warning("cannot ask how session %s stands: %s", session.id, error)
+        return False
+
     def _ended(self, session: Session, call: asyncio.Task[bool]) -> None:
         """The streaming call of a session is over."""
         displaced = False
@@ -234,11 +301,13 @@ class Director:
             log.error("session %s: its call was cancelled, and nobody asked for it", session.id)
             self.act(self.sessions.failed(session, "pipeline_failed", "its call was cancelled"))
         self._calls.pop(session.id, None)
-        self._stages.pop(session.id, None)
-        gone = self._places.pop(session.id, "")
+        self._followed.discard(session.id)
+        run = self._runs.pop(session.id, None)
+        gone = run.pipeline if run else ""
         if displaced and not session.over:
             # Until Serve has noticed, too: nobody is to be sent there.
             self.sessions.capacity = self._capacity(self.replicas.ready - {gone})
+            self._spawn(asyncio.to_thread(self._records.report, session.id, None))
             self.act(self.sessions.displaced(session))
         else:
             self._spawn(self._close_room(session.room))
@@ -257,6 +326,7 @@ class Director:
             seed=self.settings.seed,
             room=RoomAddress("livekit", access.url, token, live.bitrate),
             character=character,
+            id=session.id,
         )
 
     async def _tend(self) -> None:
@@ -285,7 +355,7 @@ class Director:
 
     def _capacity(self, ready: frozenset[str]) -> int:
         """Seats: one for each pipeline that takes sessions, and those that sessions still hold on any that is going."""
-        staying = sum(place not in ready for place in self._places.values())
+        staying = sum(run.pipeline not in ready for run in self._runs.values())
         return min(len(ready) + staying, self.replicas.room)
 
     async def _reconcile(self) -> None:

@@ -17,6 +17,7 @@ from actors.session import Session
 from actors.topology import Profile, Topology, plan_topology
 from characters.errors import UserError
 from deploy.live import changed
+from deploy.records import ClusterStore, Records, Run
 
 log = logging.getLogger("ray.serve")
 
@@ -50,7 +51,9 @@ class Pipeline:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._topology = plan_topology(profile)
-        self._name = serve.get_replica_context().replica_id.unique_id
+        context = serve.get_replica_context()
+        self._name = context.replica_id.unique_id
+        self._records = Records(context.app_name, ClusterStore())
         self._group = ray.util.get_current_placement_group()
         self._busy = self._over = False
         self._renewal: asyncio.Task[None] | None = None
@@ -61,12 +64,13 @@ class Pipeline:
         self._gang.prepare()
         self._renewal_limit = _RENEWAL_SECONDS + 2 * (time.monotonic() - began)
 
-    async def session(self, session: Session) -> AsyncIterator[dict[str, Any]]:
-        """Run a session until the caller cancels this call, or nobody has been in the room for a while.
+    async def session(self, session: Session) -> AsyncIterator[Run]:
+        """Run a session until the caller cancels this call, its record says that it is over, or everybody has left.
+
+        The death of the caller changes nothing: whoever comes after it finds what runs in the records.
 
         Yields:
-            {"state": see `actors.gang.State`, "reason": text, "stage": the room's actor, for its ledger,
-            "pipeline": the replica's name}. "stopped" is the last one, of a room that everybody has left.
+            What is in the records too. "stopped" is the last state.
 
         Raises:
             UserError: what a role says of the session, e.g. that it cannot join the room.
@@ -76,28 +80,34 @@ class Pipeline:
         await self.drained()
         if self._broken:
             raise PipelineBroken(self._broken)
+        if await self._is_over(session):
+            return
         gang, loop = self._gang, asyncio.get_running_loop()
         events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         gang.on_state = lambda state, reason: loop.call_soon_threadsafe(events.put_nowait, (state, reason))
         self._busy = True
         starting = _apart(gang.start, session)
         try:
+            yield await self._report(session, "starting", "")
             await asyncio.shield(starting)
             while True:
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
                         state, reason = await events.get()
                 except TimeoutError:
+                    if await self._is_over(session):
+                        yield await self._report(session, "stopped", "the session is over")
+                        return
                     if await _apart(_alone, gang) > _FORGOTTEN_SECONDS:
-                        yield self._event("stopped", "nobody was in the room any more")
+                        yield await self._report(session, "stopped", "nobody was in the room any more")
                         return
                     continue
                 if state == "failed":
                     raise GangFailed(reason)
-                yield self._event(state, reason, gang.handle("publisher") if state == "running" else None)
+                yield await self._report(session, state, reason, gang.name("publisher") if state == "running" else "")
         finally:
             # Not awaited here: a cancelled generator may not wait, and the next session waits for it anyway.
-            self._begin_renewal(gang, starting)
+            self._begin_renewal(gang, session, starting)
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """How the next session hears, thinks and speaks: fields of `VoiceConfig` that differ from the profile's.
@@ -132,19 +142,42 @@ class Pipeline:
             return
         await _apart(self._gang.check)
 
-    def _event(self, state: str, reason: str, stage: Any = None) -> dict[str, Any]:
-        return {"state": state, "reason": reason, "stage": stage, "pipeline": self._name}
+    async def _is_over(self, session: Session) -> bool:
+        """Whether the application's record says so; not if it cannot be asked."""
+        try:
+            return bool(session.id) and await _apart(self._records.over, session.id)
+        except Exception as error:
+            log.warning("cannot ask whether session %s is over: %s", session.id, error)
+            return False
 
-    def _begin_renewal(self, gang: Gang, starting: asyncio.Future[None] | None = None) -> None:
+    async def _report(self, session: Session, state: str, reason: str, room: str = "") -> Run:
+        run = Run(self._name, state, reason, room)
+        await self._record(session, run)
+        return run
+
+    async def _record(self, session: Session, run: Run | None) -> None:
+        try:
+            if session.id:
+                await _apart(self._records.report, session.id, run)
+        except Exception as error:  # the talk goes on without
+            log.warning("cannot record what session %s does: %s", session.id, error)
+
+    def _begin_renewal(
+        self, gang: Gang, session: Session | None = None, starting: asyncio.Future[None] | None = None
+    ) -> None:
         self._renewing_since = time.monotonic()
-        self._renewal = asyncio.get_running_loop().create_task(self._renew(gang, starting))
+        self._renewal = asyncio.get_running_loop().create_task(self._renew(gang, session, starting))
 
-    async def _renew(self, gang: Gang, starting: asyncio.Future[None] | None = None) -> None:
+    async def _renew(
+        self, gang: Gang, session: Session | None = None, starting: asyncio.Future[None] | None = None
+    ) -> None:
         """Get ready for the next session. Raises nothing: what cannot be mended is told by the health check."""
         gang.on_state = lambda state, reason: None
         if starting is not None:  # a user may leave before the session has begun
             await asyncio.wait([starting])
             starting.exception()  # if there was one, `renew` tells of it
+        if session is not None:
+            await self._record(session, None)
         try:
             made_of = None
             while made_of is not self._topology:  # it may be reconfigured meanwhile

@@ -11,12 +11,14 @@ which order, is `planning.admission`'s.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from deploy.planning.admission import Admission, Admitted, Refused, Seats
 from deploy.planning.waiting import AdmissionConfig
@@ -71,6 +73,7 @@ class Session:
         id: unguessable.
         character: slug.
         room, identity, name: in LiveKit.
+        tenant: name of the API key that it was asked for with.
         state: see the module.
         created, started, ended: when; None for what has not happened.
         asked: when its user last asked after it.
@@ -87,6 +90,7 @@ class Session:
     room: str
     identity: str
     name: str
+    tenant: str
     created: float
     asked: float
     state: State = State.NOT_READY
@@ -103,6 +107,21 @@ class Session:
     def over(self) -> bool:
         """Whether it has reached a last state."""
         return self.state in _OVER
+
+    def record(self, now: float) -> dict[str, Any]:
+        """All of it for `Sessions.restore` in another process, as JSON; its moments as seconds since 1970.
+
+        Args:
+            now: by the clock of the session.
+        """
+        found = dataclasses.asdict(self) | {"over": self.over}
+        for moment in MOMENTS:
+            if found[moment] is not None:
+                found[moment] += time.time() - now
+        return found
+
+
+MOMENTS = ("created", "asked", "started", "ended", "until")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +196,7 @@ class Sessions:
             room=room or f"characters-{key}",
             identity=identity or f"user-{secrets.token_hex(6)}",
             name=name,
+            tenant=tenant,
             created=now,
             asked=now,
             waits_in_room=waits_in_room,
@@ -185,6 +205,32 @@ class Sessions:
         self._rooms[session.room] = session.id
         if isinstance(decision, Admitted):
             self._let_in([decision])
+        return session
+
+    def restore(self, record: dict[str, Any], running: bool) -> Session:
+        """A session of another process, from its `Session.record`.
+
+        Args:
+            record: see there.
+            running: whether a pipeline has it. A session that was running and that no pipeline has goes on in another.
+        """
+        offset = self._clock() - time.time()
+        moments = {moment: record[moment] + offset for moment in MOMENTS if record[moment] is not None}
+        failure = Failure(**record["failure"]) if record["failure"] else None
+        fields = {name: value for name, value in record.items() if name != "over"}
+        session = Session(**(fields | moments | {"state": State(record["state"]), "failure": failure, "seated": False}))
+        self._sessions[session.id] = session
+        self._rooms[session.room] = session.id
+        if session.over:
+            return session
+        session.asked = self._clock()  # nobody could be asked meanwhile
+        displaced = session.state is State.RUNNING and not running
+        if displaced:
+            session.state, session.waits_in_room, session.until = State.NOT_READY, True, None
+        session.seated = session.state is not State.NOT_READY
+        if session.seated:
+            self._seats.hold(session.id)
+        self._admission.restore(session.id, "", session.tenant, seated=session.seated, displaced=displaced)
         return session
 
     def get(self, key: str) -> Session | None:

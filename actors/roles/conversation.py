@@ -97,7 +97,8 @@ class Conversation:
         self._chunks = 0
         self._doing = "listening"
         self._news = asyncio.Event()  # what the room should know of us may have changed
-        self._alone_since: float | None = time.monotonic()
+        # A room that is joined again, and again, is still one that everybody has left.
+        self._alone_since: float | None = time.monotonic() - (state or {}).get("alone", 0.0)
         self._greeted = False
         self._bridge = VoiceBridge(character, parts, self._on_event, config)
         self._bridge.restore([Message(role, text) for role, text in (state or {}).get("history", [])], generation)
@@ -107,7 +108,7 @@ class Conversation:
     def snapshot(self) -> dict[str, Any]:
         """What another process needs to go on with the conversation; from any thread."""
         spoken = [(m.role, m.text) for m in self._bridge.history if m.role in ("user", "assistant")]
-        return {"history": spoken, "generation": self._bridge.generation}
+        return {"history": spoken, "generation": self._bridge.generation, "alone": self.alone}
 
     def chunk(self, header: Header, places: int) -> None:
         """A chunk has been published, by the publisher's thread; `places` stamp it."""

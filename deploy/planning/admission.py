@@ -90,6 +90,10 @@ class Seats:
         self._taken.add(key)
         return True
 
+    def hold(self, key: str) -> None:
+        """Seat a session that has its pipeline already."""
+        self._taken.add(key)
+
     def release(self, key: str) -> None:
         """See `Places.release`."""
         self._taken.discard(key)
@@ -193,6 +197,21 @@ class Admission:
             return Admitted(key)
         self.queue.join(ticket)
         return self.standing(key)
+
+    def restore(self, key: str, model: str, tenant: str, *, seated: bool, displaced: bool = False) -> None:
+        """A session that another process let in, or let wait: it is not asked again whether it may.
+
+        Args:
+            key, model, tenant: as for `ask`.
+            seated: whether it has a place, which is taken already; else it waits.
+            displaced: whether it waits because it has lost its place.
+        """
+        self._held[tenant] += 1
+        now = self._clock()
+        if seated or displaced:
+            (self._running if seated else self._displaced)[key] = _Running(model, tenant, now)
+        if not seated:
+            self.queue.join(self.queue.ticket(key, model, tenant, self.config.tenant(tenant).priority, now, displaced))
 
     def standing(self, key: str) -> Queued:
         """How somebody stands who waits."""

@@ -51,8 +51,9 @@ class QuietGang:
         """Nothing to replace."""
         self.topology = topology
 
-    def handle(self, role: str) -> None:
+    def name(self, role: str) -> str:
         """There is no actor."""
+        return ""
 
     def call(self, role: str, method: str, timeout: float) -> float:
         """Somebody is in the room."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 from ray import serve
 
 from actors.session import Session
 from actors.topology import Profile
+from deploy.records import Run
 
 
 class StubPipeline:
@@ -18,7 +18,7 @@ class StubPipeline:
     def __init__(self, profile: Profile) -> None:
         self._name = serve.get_replica_context().replica_id.unique_id
 
-    async def session(self, session: Session) -> AsyncIterator[dict[str, Any]]:
+    async def session(self, session: Session) -> AsyncIterator[Run]:
         """Runs until it is cancelled."""
-        yield {"state": "running", "reason": "started", "stage": None, "pipeline": self._name}
+        yield Run(self._name, "running", "started")
         await asyncio.Event().wait()

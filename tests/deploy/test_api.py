@@ -8,7 +8,7 @@ import http.server
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import jwt
@@ -19,8 +19,10 @@ from actors.session import Session as PipelineSession
 from deploy.api import create_api
 from deploy.director import Director, LivekitGone, PipelineGone, Replicas
 from deploy.planning.waiting import AdmissionConfig, Tenant
+from deploy.records import Records, Run
 from deploy.sessions import Session
 from deploy.settings import Settings
+from tests.deploy.store import FakeStore
 from tests.deploy.test_webhook import ACCESS, event, sign
 
 
@@ -36,13 +38,13 @@ class FakePipelines:
 
     async def look(self) -> Replicas:
         ready = frozenset(map(str, range(self.pipelines)))
-        return Replicas(ready, target=self.target or self.pipelines, room=self.room, lacking=self.lacking)
+        return Replicas(ready, ready, target=self.target or self.pipelines, room=self.room, lacking=self.lacking)
 
-    async def run(self, session: PipelineSession) -> AsyncIterator[Mapping[str, Any]]:
+    async def run(self, session: PipelineSession) -> AsyncIterator[Run]:
         self.started.append(session)
         self.running += 1
         try:
-            yield {"state": "running", "reason": "started", "stage": "stage", "pipeline": "0"}
+            yield Run("0", "running", "started", "room")
             while True:
                 await asyncio.sleep(0.01)
                 if self.failure:
@@ -53,8 +55,8 @@ class FakePipelines:
         finally:
             self.running -= 1
 
-    async def ledger(self, stage: Any) -> dict[str, Any]:
-        return {"traceEvents": [], "stage": stage}
+    async def ledger(self, room: str) -> dict[str, Any]:
+        return {"traceEvents": [], "room": room}
 
 
 class FakeDirector(Director):
@@ -83,14 +85,25 @@ Open = Callable[..., tuple[TestClient, FakeDirector, FakePipelines]]
 def open_api() -> Iterator[Open]:
     clients: list[TestClient] = []
 
+    store = FakeStore()
+
     def make(pipelines: int = 1, **settings: Any) -> tuple[TestClient, FakeDirector, FakePipelines]:
         fake = FakePipelines(pipelines)
-        director = FakeDirector(Settings(ACCESS, **settings), fake, (64, 48))
+        director = FakeDirector(Settings(ACCESS, **settings), fake, (64, 48), Records("test", store))
         client = TestClient(create_api(director))
         client.__enter__()
         clients.append(client)
         return client, director, fake
 
+    # As if the process had been killed, which ends nothing and writes nothing down.
+    def die(client: TestClient) -> None:
+        held = dict(store.held)
+        clients.remove(client)
+        client.__exit__(None, None, None)
+        store.held.clear()
+        store.held.update(held)
+
+    make.store, make.die = store, die  # type: ignore[attr-defined]
     yield make
     for client in clients:
         client.__exit__(None, None, None)
@@ -365,7 +378,9 @@ def test_a_livekit_server_that_refuses_is_told_from_one_that_is_gone(status: int
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Livekit) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         access = dataclasses.replace(ACCESS, url=f"ws://127.0.0.1:{server.server_port}")
-        with TestClient(create_api(Director(Settings(access), FakePipelines(), (64, 48)))) as client:
+        with TestClient(
+            create_api(Director(Settings(access), FakePipelines(), (64, 48), Records("test", FakeStore())))
+        ) as client:
             answer = client.post("/v1/sessions", json={"character": "bao"})
         server.shutdown()
     error = answer.json()["error"]
@@ -395,4 +410,60 @@ def test_a_call_that_was_cancelled_by_nobody_is_told_and_one_that_just_ends_move
     session = start()
     pipelines.failure = StopAsyncIteration()
     eventually(lambda: len(pipelines.started) == 3)
+    assert client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING"
+
+
+def test_an_ingress_that_comes_after_a_dead_one_knows_its_sessions(open_api: Open) -> None:
+    client, director, pipelines = open_api(2, grace_s=0.3)
+    store: FakeStore = open_api.store  # type: ignore[attr-defined]
+    records = Records("test", store)
+
+    def ask(key: str, client: TestClient = client) -> dict[str, Any]:
+        found: dict[str, Any] = client.get(f"/v1/sessions/{key}").json()
+        return found
+
+    made = [
+        client.post("/v1/sessions", json={"character": "amara", "participant_name": f"n{i}"}).json() for i in range(4)
+    ]
+    post_event(client, made[0]["room_name"], director.sessions.get(made[0]["id"]).identity)  # type: ignore[union-attr]
+    eventually(lambda: ask(made[0]["id"])["state"] == "RUNNING")
+    records.report(made[0]["id"], Run("0", "running", "started", "room"))  # as the pipeline does
+    before = [ask(m["id"]) for m in made]
+    assert [b["state"] for b in before] == ["RUNNING", "READY", "NOT_READY", "NOT_READY"]
+    open_api.die(client)  # type: ignore[attr-defined]
+
+    client, director, pipelines = open_api(2, grace_s=0.3)
+    after = [ask(m["id"], client) for m in made]
+    for b, a in zip(before, after, strict=True):
+        assert {**b, "participant_token": 0, "estimated_wait_s": 0} == {
+            **a,
+            "participant_token": 0,
+            "estimated_wait_s": 0,
+        }
+    assert not pipelines.started, "the call that runs is not made again"
+    assert client.get("/healthz").json()["running"] == 1
+    assert client.get(f"/v1/sessions/{made[0]['id']}/trace").json()["room"] == "room"
+    # Its user leaves: the pipeline learns it from the record, and we from the pipeline.
+    post_event(client, made[0]["room_name"], director.sessions.get(made[0]["id"]).identity, "participant_left")  # type: ignore[union-attr]
+    eventually(lambda: records.over(made[0]["id"]))
+    records.report(made[0]["id"], None)
+    eventually(lambda: ask(made[2]["id"], client)["state"] == "READY")
+    assert ask(made[0]["id"], client)["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("run", [None, Run("gone", "running", "started", "room")])
+def test_a_session_that_died_with_its_pipeline_and_its_ingress_goes_on_in_another(
+    open_api: Open, run: Run | None
+) -> None:
+    client, director, _ = open_api()
+    session = client.post("/v1/sessions", json={"character": "amara"}).json()
+    identity = director.sessions.get(session["id"]).identity  # type: ignore[union-attr]
+    post_event(client, session["room_name"], identity)
+    eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING")
+    store: FakeStore = open_api.store  # type: ignore[attr-defined]
+    open_api.die(client)  # type: ignore[attr-defined]
+    if run is not None:
+        Records("test", store).report(session["id"], run)
+    client, director, pipelines = open_api()
+    eventually(lambda: len(pipelines.started) == 1)
     assert client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING"

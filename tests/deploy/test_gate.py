@@ -13,7 +13,9 @@ from fastapi import FastAPI
 
 from deploy.api import create_api
 from deploy.gate import Gate, Problem
+from deploy.records import Records
 from deploy.settings import Settings
+from tests.deploy.store import FakeStore
 from tests.deploy.test_api import FakeDirector, FakePipelines
 from tests.deploy.test_webhook import ACCESS
 
@@ -54,7 +56,9 @@ async def never() -> Any:
 
 def api(**settings: Any) -> FastAPI:
     """The API around nothing."""
-    return create_api(FakeDirector(Settings(ACCESS, **settings), FakePipelines(), (64, 48)))
+    return create_api(
+        FakeDirector(Settings(ACCESS, **settings), FakePipelines(), (64, 48), Records("test", FakeStore()))
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/sessions", "/token", "/livekit/webhook", "/v1/nowhere"])

@@ -7,12 +7,18 @@ import contextlib
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.gang import GangFailed
+from actors.session import Session
 from actors.topology import load_profile, plan_topology
 from actors.voice.config import VoiceConfig
 from deploy.pipeline import Pipeline, PipelineBroken
+from deploy.records import Records, Run
+from tests.deploy.store import FakeStore
+
+SESSION = Session(np.zeros((2, 2, 3), np.uint8), id="one")
 
 
 class _Gang:
@@ -46,6 +52,12 @@ class _Gang:
         pass
 
 
+async def listen(pipeline: Pipeline) -> list[Run]:
+    """A session, until it ends or this is cancelled."""
+    async with contextlib.aclosing(pipeline.session(SESSION)) as events:  # type: ignore[type-var]
+        return [run async for run in events]
+
+
 class _Idle(Pipeline):
     """A pipeline outside Serve."""
 
@@ -54,6 +66,7 @@ class _Idle(Pipeline):
         self._topology = plan_topology(self._profile)
         self._busy, self._renewal, self._over = False, None, False
         self._renewing_since, self._renewal_limit, self._broken, self._name = None, 60.0, "", "idle"
+        self._records = Records("test", FakeStore())
         self.made = 0
         self.unloadable: Exception | None = None  # what the next gang that is made will say
         self._gang = self._make()
@@ -93,8 +106,7 @@ def test_an_idle_pipeline_takes_another_language_model_and_a_busy_one_when_it_is
 def test_who_leaves_before_the_session_has_begun_leaves_the_pipeline_in_order() -> None:
     async def play() -> None:
         pipeline = _Idle()
-        events = pipeline.session(None)  # type: ignore[arg-type]
-        first = asyncio.ensure_future(anext(events))
+        first = asyncio.ensure_future(listen(pipeline))
         await asyncio.sleep(0.1)
         assert pipeline._gang.starting
         first.cancel()
@@ -108,7 +120,7 @@ def test_who_leaves_before_the_session_has_begun_leaves_the_pipeline_in_order() 
 
 async def hang_up(pipeline: _Idle, seconds: float) -> None:
     """Ask for a session, and go after so many seconds."""
-    first = asyncio.ensure_future(anext(pipeline.session(None)))  # type: ignore[arg-type]
+    first = asyncio.ensure_future(listen(pipeline))
     await asyncio.sleep(seconds)
     first.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -117,7 +129,7 @@ async def hang_up(pipeline: _Idle, seconds: float) -> None:
 
 async def takes_a_session(pipeline: _Idle) -> bool:
     """Whether its processes start one."""
-    first = asyncio.ensure_future(anext(pipeline.session(None)))  # type: ignore[arg-type]
+    first = asyncio.ensure_future(listen(pipeline))
     give_up = time.monotonic() + 5
     while not (started := pipeline._gang.starting) and not first.done() and time.monotonic() < give_up:
         await asyncio.sleep(0.01)
@@ -164,7 +176,7 @@ def test_what_cannot_be_loaded_again_is_unhealthy_and_says_so_to_its_callers() -
         with pytest.raises(PipelineBroken, match="No space"):
             await pipeline.check_health()
         with pytest.raises(PipelineBroken, match="No space"):
-            await anext(pipeline.session(None))  # type: ignore[arg-type]
+            await listen(pipeline)
 
     asyncio.run(play())
 
@@ -180,5 +192,30 @@ def test_a_pipeline_that_does_not_get_ready_is_unhealthy() -> None:
             await pipeline.check_health()
         await pipeline.drained()
         await pipeline.check_health()
+
+    asyncio.run(play())
+
+
+def test_a_session_that_its_record_says_is_over_ends_though_nobody_cancels_its_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("deploy.pipeline._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("deploy.pipeline._alone", lambda gang: 0.0)
+
+    async def play() -> None:
+        pipeline = _Idle()
+        call = asyncio.ensure_future(listen(pipeline))
+        await asyncio.sleep(1.0)
+        run = pipeline._records.run("one")
+        assert run is not None and (run.pipeline, run.state) == ("idle", "starting")
+        pipeline._records.save("one", {"over": False})
+        await asyncio.sleep(0.3)
+        assert not call.done()
+        pipeline._records.save("one", {"over": True})
+        assert [run.state for run in await asyncio.wait_for(call, 2)] == ["starting", "stopped"]
+        await pipeline.drained()
+        assert pipeline._records.run("one") is None
+        assert await asyncio.wait_for(listen(pipeline), 2) == [], "it is not begun again"
+        assert pipeline._gang.renewed == 1
 
     asyncio.run(play())

@@ -91,8 +91,13 @@ def test_a_spoken_question_gets_a_spoken_answer_from_the_chosen_face(
     assert meet(application, "kenji", story) == "COMPLETED"
 
 
+def folders() -> set[Path]:
+    """Where sessions' processes meet."""
+    return set(Path(tempfile.gettempdir()).glob("characters-*"))
+
+
 def test_a_reconnecting_user_finds_the_same_character_and_leaving_ends_it(application: Application) -> None:
-    session = application.open_session("ruby")
+    there, session = folders(), application.open_session("ruby")
 
     async def visit(seconds: float) -> None:
         user = User()
@@ -111,7 +116,31 @@ def test_a_reconnecting_user_finds_the_same_character_and_leaving_ends_it(applic
     wait_for(lambda: len(set(processes("ray::Stage")) - set(before)) == 1, "no fresh room for the next user", 60)
     kept = set(processes("ray::Stage")) & set(before)
     assert len(kept) == 2, "the DiT's and the decoder's processes keep their weights, the room's goes"
-    assert not list(Path(tempfile.gettempdir()).glob("characters-*")), "sockets of the session are left"
+    assert folders() <= there, "sockets of the session are left"
+
+
+def test_who_hangs_up_at_any_moment_leaves_a_pipeline_for_the_next(application: Application) -> None:
+    models: set[int] = set()
+
+    async def visit(seconds: float) -> None:
+        session = await asyncio.to_thread(application.open_session, "leila")
+        user = User()
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(5):
+                await user.join(session["server_url"], session["participant_token"], microphone=False)
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(application.request, "DELETE", f"/v1/sessions/{session['id']}")
+        await user.leave()
+
+    for seconds in (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 3.0):
+        asyncio.run(visit(seconds))
+        models = models or set(processes("ray::Stage"))
+
+    async def story(user: User, session: dict[str, Any]) -> None:
+        await user.until(lambda: user.said_by("character"), "no greeting", 60)
+
+    assert meet(application, "leila", story) == "COMPLETED"
+    assert len(models & set(processes("ray::Stage"))) >= 2, "the model was loaded again"
 
 
 def longest_gap(user: User, since: float) -> float:
@@ -153,6 +182,33 @@ def test_death_is_survived(application: Application, capsys: pytest.CaptureFixtu
     assert meet(application, "walter", story) == "COMPLETED"
     with capsys.disabled():
         print("\nback after", {name: f"{seconds:.1f} s" for name, seconds in back.items()})
+
+
+def test_the_death_of_the_ingress_ends_no_talk_and_loses_no_pipeline(application: Application) -> None:
+    def standing(session: dict[str, Any]) -> str:
+        with contextlib.suppress(OSError):  # nobody answers for some seconds
+            return application.state(session)
+        return "no answer"
+
+    async def story(user: User, session: dict[str, Any]) -> None:
+        await user.until(lambda: user.said_by("character"), "no greeting", 60)
+        os.kill(processes("ray::ServeReplica:default:Ingress")[0], signal.SIGKILL)
+        died = time.monotonic()
+        await user.until(lambda: time.monotonic() - died > 1.0, "")
+        while await asyncio.to_thread(standing, session) != "RUNNING":
+            assert time.monotonic() - died < 30, "its session is forgotten"
+            await asyncio.sleep(0.3)
+        assert longest_gap(user, died) < 1.5
+        asked = time.monotonic()
+        await user.type("What is your name?")
+        await user.until(lambda: user.said_by("character", since=asked), "no answer any more", 60)
+
+    assert meet(application, "bao", story) == "COMPLETED"
+
+    async def picture(user: User, session: dict[str, Any]) -> None:
+        assert user.frames
+
+    assert meet(application, "miso", picture) == "COMPLETED", "the next user"
 
 
 def test_twenty_joins_and_leaves_leave_nothing(application: Application) -> None:

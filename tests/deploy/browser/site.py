@@ -14,8 +14,10 @@ import uvicorn
 from deploy.api import create_api
 from deploy.director import Director
 from deploy.livekit import LivekitServer
+from deploy.records import Records
 from deploy.settings import LOOPBACK, LivekitAccess, Settings, free_ports
 from tests.deploy.browser.understudy import Understudies
+from tests.deploy.store import FakeStore
 
 FRAME_SIZE = (272, 176)
 
@@ -35,7 +37,7 @@ class Site:
         self.url = f"http://{LOOPBACK}:{port}"
         self.cast = Understudies(pipelines)
         self.livekit = self.start_livekit()
-        director = Director(Settings(self._access, **settings), self.cast, FRAME_SIZE)
+        director = Director(Settings(self._access, **settings), self.cast, FRAME_SIZE, Records("test", FakeStore()))
         self._server = uvicorn.Server(
             uvicorn.Config(create_api(director), host=LOOPBACK, port=port, log_level="warning")
         )

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from actors.session import Session
 from characters.chunk import FPS, SAMPLE_RATE
 from characters.errors import UserError
 from deploy.director import Replicas
+from deploy.records import Run
 from kernels.i420 import rgb_to_i420
 
 _SAMPLES = SAMPLE_RATE // FPS
@@ -34,17 +35,17 @@ class Understudies:
     async def look(self) -> Replicas:
         return Replicas(frozenset(map(str, range(self._count))), target=self._count, room=self._count)
 
-    async def run(self, session: Session) -> AsyncIterator[Mapping[str, Any]]:
+    async def run(self, session: Session) -> AsyncIterator[Run]:
         if self.absent:
             await asyncio.Event().wait()
         understudy = Understudy(session)
         try:
-            yield {"state": "running", "reason": "started", "stage": None, "pipeline": "0"}
+            yield Run("0", "running", "started")
             await asyncio.Event().wait()
         finally:
             await asyncio.to_thread(understudy.close)
 
-    async def ledger(self, stage: Any) -> dict[str, Any]:
+    async def ledger(self, room: str) -> dict[str, Any]:
         return {"traceEvents": []}
 
 
