@@ -16,20 +16,20 @@ from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 
-from actors.ledger import Ledger
-from actors.session import Session
-from actors.topology import Profile, Topology, load_profile, plan_topology
+from actors.pipeline.session import Session
+from actors.pipeline.topology import Profile, Topology, load_profile, plan_topology
+from actors.pipeline.trace import Ledger
 from characters.errors import UserError
-from deploy.api import create_api
-from deploy.director import Director, PipelineGone, Replicas
-from deploy.live import Live, changed
-from deploy.livekit import LivekitServer, require_server
-from deploy.pipeline import REPLICA_CPUS, Pipeline, PipelineBroken
 from deploy.planning.room import Room, room
 from deploy.planning.scaling import INGRESS, PIPELINE, WarmSpares
-from deploy.records import ClusterStore, Records, Run
-from deploy.session_metrics import SessionMetrics
-from deploy.settings import LOOPBACK, LivekitAccess, Settings, load_settings
+from deploy.serving.api import create_api
+from deploy.serving.live import Live, changed
+from deploy.serving.livekit_server import LivekitServer, require_server
+from deploy.serving.pipeline import REPLICA_CPUS, Pipeline, PipelineBroken
+from deploy.serving.records import ClusterStore, Records, Run
+from deploy.serving.session_manager import Director, PipelineGone, Replicas
+from deploy.serving.session_metrics import SessionMetrics
+from deploy.serving.settings import LOOPBACK, LivekitAccess, Settings, load_settings
 
 log = logging.getLogger("ray.serve")
 
@@ -136,7 +136,7 @@ class Ingress:
         self._director = Director(settings, ServePipelines(pipelines, topology), size, records, metrics=metrics)
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
-        """See `deploy.live.Live`. What is wrong is logged and changes nothing: to raise would make Serve end us."""
+        """See `Live`. What is wrong is logged and changes nothing: to raise would make Serve end this replica."""
         try:
             live = changed(Live(), user_config, "ingress")
             for slug, found in self._director.characters.items():

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.header import IDLE, NONE_RETIRED, Header
-from actors.loop import LoopRole
-from characters.audio_features import AHEAD_FRAMES, PAST_FRAMES, WINDOW, WINDOW_FRAMES, LogMel
+from actors.pipeline.header import IDLE, NONE_RETIRED, Header
+from actors.pipeline.loop import LoopRole
 from characters.chunk import MEL_HOP, SAMPLE_RATE, SAMPLES_PER_CHUNK
+from characters.generate.hearing import AHEAD_FRAMES, PAST_FRAMES, WINDOW, WINDOW_FRAMES, LogMel
 
 # What the model hears of the future: this much sound is decided on before the chunk that it belongs to.
 AHEAD = AHEAD_FRAMES * MEL_HOP

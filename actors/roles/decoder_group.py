@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from characters.model.wan_vae.rows import SplitRows
-from kernels.breakable_group import BreakableGroup
-from kernels.group import abort_group, open_group
+from kernels.comm.breakable_group import BreakableGroup
+from kernels.comm.group import abort_group, open_group
 
 
 class DecoderGroup:

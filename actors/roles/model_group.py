@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from characters.model.plan import ParallelPlan, Shard
-from kernels.exchange import CollectiveExchange, Exchange, LocalExchange, PeerExchange
-from kernels.group import abort_group, open_group
-from kernels.peer_memory import SymmetricMemory
+from kernels.comm.exchange import CollectiveExchange, Exchange, LocalExchange, PeerExchange
+from kernels.comm.group import abort_group, open_group
+from kernels.comm.peer_memory import SymmetricMemory
 
 T = TypeVar("T")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from characters.errors import UserError
+from characters.generate.stream import CharacterModel, choose_device, fast_dtype
 from characters.model.config import load_model_config, with_context
 from characters.model.dit import DiT
 from characters.model.frame_decoder import build_autoencoder
 from characters.model.materialise import SEED, RandomWeights, build_dit
-from characters.stream import CharacterModel, choose_device, fast_dtype
 
 
 def load_networks(

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from actors.channel import ChannelAborted
-from actors.deadline import Deadline
-from actors.header import NONE_RETIRED, Header
-from actors.loop import LoopRole
-from actors.roles.room import Room
-from actors.session import Session
+from actors.channels.protocol import ChannelAborted
+from actors.pipeline.deadline import Deadline
+from actors.pipeline.header import NONE_RETIRED, Header
+from actors.pipeline.loop import LoopRole
+from actors.pipeline.session import Session
+from actors.room.protocol import Room
 from characters.chunk import FPS, FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
 
 # Sound that a room may not have sent yet when the next chunk begins.

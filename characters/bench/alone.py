@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.exchange import LocalExchange
+from kernels.comm.exchange import LocalExchange
 from kernels.fp8 import FP8
 
 # Standard deviation of random FP8 data behind a calibrated scale: outliers come near the largest number, and as many

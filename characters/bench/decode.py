@@ -27,9 +27,9 @@ from characters.model.config import ModelConfig, WanVaeConfig
 from characters.model.wan_vae.rows import SplitRows
 from characters.model.wan_vae.stream import WanStreams, fastest_convolutions
 from characters.model.wan_vae.vae import HALF
-from kernels.breakable_group import BreakableGroup
-from kernels.group import open_group
-from kernels.timing import Timing, capture, sustained
+from kernels.bench.timing import Timing, capture, sustained
+from kernels.comm.breakable_group import BreakableGroup
+from kernels.comm.group import open_group
 
 T = TypeVar("T")
 

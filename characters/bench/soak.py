@@ -13,8 +13,8 @@ import torch
 from characters.bench.check import sink_mismatches
 from characters.bench.launch import run
 from characters.bench.step import Group, Job, Progressed, ShareOfStep
-from kernels.sm_clock import CycleCounter
-from kernels.timing import Replay, sustained
+from kernels.bench.sm_clock import CycleCounter
+from kernels.bench.timing import Replay, sustained
 
 # Steps over which a clock that drifts is taken to be steady.
 WINDOW = 100

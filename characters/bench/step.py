@@ -23,11 +23,11 @@ from characters.model.materialise import RandomWeights, SafetensorsWeights, buil
 from characters.model.plan import Format, ParallelPlan, Shard, block_parameters, shards
 from characters.model.quantise import Mode, needs_calibration
 from characters.model.sampler import Sampler
-from kernels.exchange import CollectiveExchange, Exchange, LocalExchange, PeerExchange
-from kernels.floor import Floor, measure_floor
-from kernels.group import open_group
-from kernels.peer_memory import SymmetricMemory
-from kernels.timing import Timing, sustained
+from kernels.bench.floor import Floor, measure_floor
+from kernels.bench.timing import Timing, sustained
+from kernels.comm.exchange import CollectiveExchange, Exchange, LocalExchange, PeerExchange
+from kernels.comm.group import open_group
+from kernels.comm.peer_memory import SymmetricMemory
 
 # Called with the number of blocks built and of all.
 Progressed: TypeAlias = Callable[[int, int], None]

@@ -53,8 +53,8 @@ def evaluate(
     from characters.evaluation.pictures import require_matplotlib
     from characters.evaluation.precision import to_fp8
     from characters.evaluation.report import print_table
+    from characters.generate.stream import choose_device, fast_dtype
     from characters.model.config import check, load_model_config
-    from characters.stream import choose_device, fast_dtype
 
     require_matplotlib()  # better said now than after loading
     amount = QUICK if quick else Amount()

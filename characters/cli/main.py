@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 
 import click
 
@@ -22,21 +23,21 @@ COMMANDS = {
     "evaluate": ("characters.cli.evaluate:evaluate", "Measure how good a model is."),
     "corpus": ("characters.cli.train:corpus", "Make the speech corpus for training."),
     "train": ("characters.cli.train:train", "Train a model on rendered characters."),
-    "up": ("characters.cli.up:up", "Start everything and print the address to talk at."),
-    "doctor": ("characters.cli.up:doctor", "Look at this machine: what is there and what is missing."),
-    "scale": ("characters.cli.scale:scale", "Ask a served application for more or fewer pipelines."),
-    "status": ("characters.cli.scale:status", "Show a served application: replicas, sessions, queue."),
-    "loadtest": ("characters.cli.loadtest:loadtest", "Send users without browsers and measure what they get."),
-    "plan": ("characters.cli.plan:plan", "Show how a model can be spread over GPUs, and which ways keep up."),
-    "calibrate": ("characters.cli.calibrate:calibrate", "Measure how fast this machine is, for `characters plan`."),
     "bench": ("characters.cli.bench:bench", "Measure a DiT step on the GPUs at hand."),
-    "livekit": ("characters.cli.up:livekit", "Install the LiveKit server."),
 }
+
+
+def _commands() -> dict[str, tuple[str, str]]:
+    """The library's, and those of what is installed above it: the library itself imports nothing up there."""
+    found = dict(COMMANDS)
+    for entry in entry_points(group="characters.commands"):
+        found |= entry.load()
+    return found
 
 
 @click.group(
     cls=LazyGroup,
-    places=COMMANDS,
+    places=_commands(),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -57,7 +57,7 @@ def render(character: str, audio: Path | None, text: str | None, out: Path, mode
     else:
         assert text is not None
         source, seconds = spoken_chunks(check_text(text), who.character.voice)
-    from characters.stream import frame_size, open_stream
+    from characters.generate.stream import frame_size, open_stream
 
     height, width = frame_size(model)
     portrait = load_portrait(who.portrait, height, width)

@@ -17,7 +17,7 @@ from characters.evaluation.heldout import HeldoutClip
 from characters.evaluation.metrics import colour_shift, correlation, mean_of_defined, rms
 from characters.evaluation.report import Figure
 from characters.evaluation.subjects import Speech, draw, heldout_identities, heldout_motion, neutral_portraits
-from characters.motion import LIVE_SWAY
+from characters.generate.motion import LIVE_SWAY
 
 ROWS = 8  # characters whose frames are in memory at once
 SHORT = 6  # chunks of the windows between the ends, and of those that the autoencoder's floor is measured on

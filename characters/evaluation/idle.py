@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from characters.audio_features import log_mel
 from characters.chunk import CHUNK_SECONDS, FRAMES_PER_CHUNK, MOTION_CHANNELS, SAMPLES_PER_CHUNK
 from characters.evaluation.bench import Amount, Bench, numpy
 from characters.evaluation.heldout import HeldoutClip
 from characters.evaluation.metrics import Movement, events_per_minute, shifts_per_minute
 from characters.evaluation.report import Figure
 from characters.evaluation.subjects import Speech, heldout_identities, heldout_motion, neutral_portraits, silence
-from characters.motion import LIVE_SWAY
+from characters.generate.hearing import log_mel
+from characters.generate.motion import LIVE_SWAY
 
 NOISE_DB = -55.0  # of full scale: a quiet room through a microphone
 ROWS = 4  # rows whose frames are in memory at once

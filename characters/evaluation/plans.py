@@ -24,11 +24,11 @@ from characters.evaluation.metrics import Agreement, psnr
 from characters.evaluation.precision import to_fp8
 from characters.evaluation.rollout import rollout
 from characters.evaluation.subjects import Speech, draw, heldout_identities, heldout_motion, neutral_portraits
+from characters.generate.stream import choose_device
 from characters.model.config import load_model_config
 from characters.model.plan import ParallelPlan, check_plan
-from characters.stream import choose_device
-from kernels.exchange import CollectiveExchange, Exchange
-from kernels.group import open_group
+from kernels.comm.exchange import CollectiveExchange, Exchange
+from kernels.comm.group import open_group
 
 CHARACTERS = 1  # seed of who speaks and how they move; that of the noise is another
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from characters.audio_features import windows
 from characters.chunk import FRAMES_PER_CHUNK
+from characters.generate.hearing import windows
 from characters.model.autoencoder import Autoencoder
 from characters.model.config import SamplerConfig
 from characters.model.dit import DiT
 from characters.model.sampler import Sampler
-from kernels.exchange import Exchange
+from kernels.comm.exchange import Exchange
 
 TOKEN_CHUNKS = 32  # chunks whose conditions are encoded together
 DECODE_BATCH = 64  # chunks decoded together

@@ -13,16 +13,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from characters.audio_features import log_mel
 from characters.character import list_characters
 from characters.chunk import CHUNK_SECONDS, MEL_FRAMES_PER_CHUNK
 from characters.evaluation.heldout import load_heldout
 from characters.evaluation.pictures import contact_sheet
 from characters.evaluation.rollout import decode_window, encode_portraits, rollout
 from characters.evaluation.subjects import silence
+from characters.generate.hearing import log_mel
+from characters.generate.motion import LIVE_SWAY, IdleMotion
+from characters.generate.stream import CharacterModel
 from characters.media.portrait import load_portrait
-from characters.motion import LIVE_SWAY, IdleMotion
-from characters.stream import CharacterModel
 
 CLIP_CHARACTERS = 5  # of the animated clip
 CLIP_CHUNKS = 26

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from characters.audio_features import SILENCE, log_mel
 from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, MEL_FRAMES_PER_CHUNK, MOTION_CHANNELS, MOUTH_CHANNELS
 from characters.drawing import Identities, render, repeat_frames, sample_identities, select
 from characters.evaluation.heldout import HeldoutClip
 from characters.evaluation.rollout import to_bytes
-from characters.motion import IdleMotion
+from characters.generate.hearing import SILENCE, log_mel
+from characters.generate.motion import IdleMotion
 
 # Training draws identities and motion with seeds far below this one.
 HELDOUT_SEED = 900_000_000

@@ -7,13 +7,13 @@ import time
 import numpy as np
 import torch
 
-from characters.audio_features import LogMel, windows
 from characters.chunk import SAMPLES_PER_CHUNK
 from characters.evaluation.bench import Amount, Bench
 from characters.evaluation.heldout import HeldoutClip
 from characters.evaluation.report import Figure
 from characters.evaluation.subjects import Speech, heldout_identities, neutral_portraits
-from characters.stream import CharacterModel, Stream
+from characters.generate.hearing import LogMel, windows
+from characters.generate.stream import CharacterModel, Stream
 
 WARM_UP = 6  # chunks
 STAGES = {"audio": "conditioning", "dit": "DiT", "decode": "decoder"}

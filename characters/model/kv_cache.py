@@ -10,7 +10,7 @@ from characters.model.attention import attention
 from characters.model.plan import ROW_MULTIPLE, shard_rows
 from characters.model.rope import Rope3D
 from kernels.attention import available_backends
-from kernels.exchange import Exchange, LocalExchange
+from kernels.comm.exchange import Exchange, LocalExchange
 from kernels.fp8 import FP8, Precision, Quantised, store
 from kernels.write_qkv import QkvScales, QkvTarget, anchor_sink
 

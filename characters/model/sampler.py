@@ -11,7 +11,7 @@ from characters.model.graph import Graph
 from characters.model.kv_cache import KVCache
 from characters.model.quantise import head_scales, takes_static
 from characters.model.rope import Rope3D
-from kernels.exchange import Exchange
+from kernels.comm.exchange import Exchange
 from kernels.fp8 import FP8
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from characters.audio_features import FFT_SIZE, MEL_FILTERS
 from characters.chunk import MEL_BINS, SAMPLE_RATE
+from characters.generate.hearing import FFT_SIZE, MEL_FILTERS
 from characters.speech.base import Phoneme, Speech
 
 _HOP, _WINDOW = 120, 480  # 5 and 20 ms

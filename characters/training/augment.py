@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from characters.audio_features import MEL_SCALE, SILENCE
+from characters.generate.hearing import MEL_SCALE, SILENCE
 
 WARP = 0.14  # largest stretch of the frequency axis; vocal tracts of women and men differ by about 0.15
 SHIFT = 3.0  # bins

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from characters.audio_features import AHEAD_FRAMES, PAST_FRAMES, dequantise
 from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, MEL_FRAMES_PER_CHUNK, MOTION_CHANNELS, MOUTH_CHANNELS
 from characters.drawing import (
     HEIGHT,
@@ -25,7 +24,8 @@ from characters.drawing import (
 )
 from characters.errors import UserError
 from characters.evaluation.rollout import to_bytes
-from characters.motion import IdleMotion
+from characters.generate.hearing import AHEAD_FRAMES, PAST_FRAMES, dequantise
+from characters.generate.motion import IdleMotion
 from characters.training.loop import Workers, in_batches
 from characters.training.recipe import Recipe
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from characters.audio_features import WINDOW_FRAMES
 from characters.chunk import MEL_FRAMES_PER_CHUNK
 from characters.evaluation.artefacts import tile_differences
+from characters.generate.hearing import WINDOW_FRAMES
 from characters.model.autoencoder import Autoencoder
 from characters.model.checkpoint import load_weights, save_weights
 from characters.model.config import load_model_config

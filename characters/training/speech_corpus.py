@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from characters.audio_features import log_mel, quantise
 from characters.chunk import FPS, FRAMES_PER_CHUNK, MOUTH_CHANNELS, SAMPLE_RATE, SAMPLES_PER_CHUNK
 from characters.errors import UserError
+from characters.generate.hearing import log_mel, quantise
 from characters.output import check_output, whole_file, write_error
 from characters.speech.base import Phoneme, Speech, Synthesiser, resample
 from characters.speech.espeak import EspeakVoice

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Ray's head, the application, and its dashboard for Grafana, in one container. Settings: PROFILE, PIPELINES, and those
-# of deploy/settings.py that come from the environment.
+# of deploy/serving/settings.py that come from the environment.
 set -eu
 grafana="${RAY_METRICS_OUTPUT_ROOT:?where Ray writes its configuration for Grafana}/grafana"
 

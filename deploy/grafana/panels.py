@@ -1,7 +1,7 @@
 """What the dashboard shows: panels, and the Prometheus queries behind them.
 
-Metrics come from `actors.stage` and `deploy.session_metrics`; Ray puts `ray_` before their names and `_total` after a
-counter's. The node metrics are Ray's own.
+Metrics come from `actors.pipeline.stage` and `deploy.serving.session_metrics`; Ray puts `ray_` before their names and
+`_total` after a counter's. The node metrics are Ray's own.
 """
 
 from __future__ import annotations

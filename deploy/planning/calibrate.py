@@ -144,9 +144,9 @@ def _wait(device: torch.device) -> None:
 
 def _small_model(device: torch.device) -> ModelTimes:
     """Median milliseconds a chunk, by stage."""
-    from characters.audio_features import WINDOW_FRAMES
     from characters.chunk import MEL_BINS, SAMPLES_PER_CHUNK
-    from characters.stream import CharacterModel, Stream
+    from characters.generate.hearing import WINDOW_FRAMES
+    from characters.generate.stream import CharacterModel, Stream
 
     model = CharacterModel.load("small", str(device))
     portrait = np.full((model.config.height, model.config.width, 3), 128, np.uint8)

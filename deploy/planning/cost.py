@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from characters.audio_features import AHEAD_FRAMES
 from characters.chunk import CHUNK_SECONDS, FRAMES_PER_CHUNK, MEL_FRAMES_PER_CHUNK
 from characters.errors import UserError
+from characters.generate.hearing import AHEAD_FRAMES
 from characters.model.config import ModelConfig
 from characters.model.plan import RESERVED_BYTES, Format, ParallelPlan, Shard, memory_bytes, shard_rows, shards
 from deploy.planning.rates import ModelTimes, Rates
@@ -96,7 +96,7 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
     Args:
         name: of the model, to find it among what was measured.
         model: checked sizes.
-        plan: fit for the model (see `actors.topology.check_plan`).
+        plan: fit for the model (see `actors.pipeline.topology.check_plan`).
         rates: of the GPUs.
         links: where the session's parts lie; all within one island if None.
 

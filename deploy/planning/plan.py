@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actors.header import MAX_PLACES
-from actors.topology import Profile, check_plan
+from actors.pipeline.header import MAX_PLACES
+from actors.pipeline.topology import Profile, check_plan
 from characters.errors import UserError
 from characters.model.config import ModelConfig
 from characters.model.plan import ParallelPlan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.topology import Topology
+from actors.pipeline.topology import Topology
 from characters.errors import UserError
 from characters.model.plan import ParallelPlan
 from deploy.planning.cluster import cluster_of_ray

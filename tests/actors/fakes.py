@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actors.header import Header
-from actors.loop import LoopRole
-from actors.roles.factory import build_roles
-from actors.topology import Stage, Topology
-from characters.audio_features import PAST_FRAMES, SILENCE
+from actors.pipeline.header import Header
+from actors.pipeline.loop import LoopRole
+from actors.pipeline.topology import Stage, Topology
+from actors.room.factory import build_roles
+from characters.generate.hearing import PAST_FRAMES, SILENCE
 
 DARK, BRIGHT = 20, 200
 
@@ -66,7 +66,7 @@ class FakeDecoder(LoopRole):
 
 
 def build(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
-    """A factory for `actors.stage`."""
+    """A factory for `actors.pipeline.stage`."""
     if stage.name == "room":
         return build_roles(topology, stage)
     built: dict[str, LoopRole] = {}

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.header import Header
-from actors.loop import LoopRole
-from actors.roles.factory import build_roles
-from actors.roles.vae_decoder import VaeDecoder
-from actors.topology import Stage, Topology
+from actors.pipeline.header import Header
+from actors.pipeline.loop import LoopRole
+from actors.pipeline.topology import Stage, Topology
+from actors.roles.decoder import VaeDecoder
+from actors.room.factory import build_roles
 
 
 class Recorder(LoopRole):
@@ -33,14 +33,14 @@ class Recorder(LoopRole):
 
 
 def build(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
-    """A factory for `actors.stage`."""
+    """A factory for `actors.pipeline.stage`."""
     if stage.name == "decoder":
         return {"decoder": Recorder(topology.outputs("decoder")[0].spec.shape)}
     return build_roles(topology, stage)
 
 
 def build_with_film(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
-    """A factory for `actors.stage`: role "decoder" has an attribute `film`, a list of latents and frames, as arrays."""
+    """A factory for `Stage`: role "decoder" has an attribute `film`, a list of latents and frames, as arrays."""
     roles = build_roles(topology, stage)
     decoder = roles.get("decoder")
     if isinstance(decoder, VaeDecoder):

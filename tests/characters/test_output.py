@@ -10,11 +10,11 @@ from characters.errors import UserError
 from characters.output import check_output, whole_file
 from characters.training import speech_corpus
 from characters.training.speech_corpus import Utterance
-from deploy.load_report import write as write_report
+from deploy.load.report import write as write_report
 from deploy.planning.calibrate import write as write_rates
 from deploy.planning.rates import load_rates
 from tests.characters.media.test_video import largest_file
-from tests.deploy.test_loadtest import outing
+from tests.deploy.load.test_loadtest import outing
 
 
 def test_a_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:

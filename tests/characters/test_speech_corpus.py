@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from characters.audio_features import SILENCE, log_mel
+from characters.generate.hearing import SILENCE, log_mel
 from characters.speech import open_voice
 from characters.training import speech_corpus
 from characters.training.align import Aligner

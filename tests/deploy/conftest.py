@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from deploy.up import ENVIRONMENT
+from deploy.cli.starting import ENVIRONMENT
 
 _FREE_SECONDS = 120.0
 # Every process started from here on inherits it.
@@ -56,9 +56,9 @@ class Application:
 @pytest.fixture(scope="session")
 def application() -> Iterator[Application]:
     """Profile laptop, one pipeline."""
-    from deploy import livekit
+    from deploy.serving import livekit_server
 
-    assert livekit.find_server() is not None, "no livekit-server: characters livekit install"
+    assert livekit_server.find_server() is not None, "no livekit-server: characters livekit install"
     # Metrics leave each process once a second instead of every ten.
     quick = {"RAY_metrics_report_interval_ms": "1000"}
     os.environ.update(ENVIRONMENT | {"RAY_AUTH_MODE": "disabled"} | quick)
@@ -69,7 +69,7 @@ def application() -> Iterator[Application]:
     from ray import serve
 
     from deploy.app import build
-    from deploy.settings import free_ports
+    from deploy.serving.settings import free_ports
 
     port = free_ports(18000, 1)
     app = build({"http_port": port, "livekit_port": free_ports(17880), "grace_s": 3})

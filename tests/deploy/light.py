@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.channel import ChannelAborted
-from actors.header import Header
-from actors.ledger import Turn
+from actors.channels.protocol import ChannelAborted
+from actors.pipeline.header import Header
+from actors.pipeline.session import RoomAddress, Session
+from actors.pipeline.trace import Turn
 from actors.roles.aligner import AudioAligner
-from actors.roles.livekit_room import LivekitRoom
-from actors.roles.talking import OpenParts, TalkingPublisher
-from actors.session import RoomAddress, Session
+from actors.room.livekit import LivekitRoom
+from actors.room.talking import OpenParts, TalkingPublisher
 from actors.voice.config import VoiceConfig
 from characters.character import load_character
-from deploy.settings import LivekitAccess
-from deploy.tokens import character_token
+from deploy.serving.settings import LivekitAccess
+from deploy.serving.tokens import character_token
 
 HEIGHT, WIDTH = 64, 48
 

@@ -12,16 +12,16 @@ import jwt
 import ray
 from ray.serve import Application
 
-from actors.session import Session
-from actors.topology import Topology
+from actors.pipeline.session import Session
+from actors.pipeline.topology import Topology
 from deploy import app
-from deploy.pipeline import Pipeline
+from deploy.serving.pipeline import Pipeline
 
 HEARD = "CHARACTERS_TESTS_HEARD"  # names the file that a line is added to for each session that begins
 
 
 class QuietGang:
-    """Takes the place of `actors.gang.Gang`; writes down what it is told."""
+    """Takes the place of `actors.pipeline.gang.Gang`; writes down what it is told."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 from ray import serve
 
-from actors.session import Session
-from actors.topology import Profile
-from deploy.records import Run
+from actors.pipeline.session import Session
+from actors.pipeline.topology import Profile
+from deploy.serving.records import Run
 
 
 class StubPipeline:
-    """Takes the place of `deploy.pipeline.Pipeline`."""
+    """Takes the place of `deploy.serving.pipeline.Pipeline`."""
 
     def __init__(self, profile: Profile) -> None:
         self._name = serve.get_replica_context().replica_id.unique_id

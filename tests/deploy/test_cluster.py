@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from livekit import rtc
 
-from deploy.dashboard import Dashboard
+from deploy.cli.dashboard import Dashboard
+from deploy.cli.starting import ENVIRONMENT
 from deploy.planning.cluster import ISLAND_LABEL
 from deploy.planning.scaling import PIPELINE
-from deploy.settings import free_ports
-from deploy.up import ENVIRONMENT
+from deploy.serving.settings import free_ports
 from tests.deploy.conftest import Application, wait_for
 from tests.deploy.stub_pipeline import StubPipeline
 

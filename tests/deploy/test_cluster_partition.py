@@ -21,15 +21,15 @@ from typing import Any
 import pytest
 
 from characters.character import load_character
-from deploy.dashboard import Dashboard
+from deploy.cli.dashboard import Dashboard
+from deploy.cli.starting import ENVIRONMENT
 from deploy.planning.cluster import ISLAND_LABEL
 from deploy.planning.scaling import INGRESS, PIPELINE
-from deploy.settings import free_ports
-from deploy.up import ENVIRONMENT
+from deploy.serving.settings import free_ports
 from tests.deploy.conftest import wait_for
 from tests.deploy.quiet_pipeline import HEARD
+from tests.deploy.serving.test_webhook import ACCESS
 from tests.deploy.test_cluster import PROFILE, SLOW, Hosts
-from tests.deploy.test_webhook import ACCESS
 from tests.deploy.two_networks import TwoNetworks
 
 ISLAND, MOST, SPARES = 4, 3, 1

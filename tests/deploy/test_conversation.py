@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Iterator
 import numpy as np
 import pytest
 
-from actors.roles.talking import OpenParts, warm_parts
+from actors.room.talking import OpenParts, warm_parts
 from actors.voice.config import VoiceConfig
 from characters.chunk import SAMPLE_RATE
-from deploy import livekit
-from deploy.caller import User
-from deploy.settings import LivekitAccess, free_ports
-from deploy.tokens import user_token
+from deploy.load.user import User
+from deploy.serving import livekit_server
+from deploy.serving.settings import LivekitAccess, free_ports
+from deploy.serving.tokens import user_token
 from tests.actors.voice.sounds import say, to_ears
 from tests.deploy.light import LightRoom
 
@@ -28,7 +28,7 @@ Tell = Callable[[Story], None]
 def access() -> Iterator[LivekitAccess]:
     port = free_ports(17900)
     made = LivekitAccess(f"ws://127.0.0.1:{port}", "key", SECRET, own=True, port=port)
-    server = livekit.LivekitServer(made)
+    server = livekit_server.LivekitServer(made)
     yield made
     server.stop()
 

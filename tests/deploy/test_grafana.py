@@ -23,11 +23,11 @@ import pytest
 import yaml
 from ray.dashboard.modules.reporter.reporter_agent import METRICS_GAUGES
 
-from actors.stage import _BUCKETS
-from deploy.caller import User
+from actors.pipeline.stage import _BUCKETS
 from deploy.grafana.panels import DEADLINE, ROWS, Panel, Query
 from deploy.grafana.provision import dashboard, provision
-from deploy.settings import free_ports
+from deploy.load.user import User
+from deploy.serving.settings import free_ports
 from tests.deploy.conftest import Application, processes, wait_for
 
 PANELS = [panel for row in ROWS for panel in row.panels]

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from deploy.caller import User
-from deploy.settings import HTTP_PORT, free_ports, is_free
-from deploy.up import ENVIRONMENT
+from deploy.cli.starting import ENVIRONMENT
+from deploy.load.user import User
+from deploy.serving.settings import HTTP_PORT, free_ports, is_free
 from tests.actors.conftest import TINY
 from tests.deploy.conftest import Application, processes, wait_for
 

@@ -21,9 +21,9 @@ import torch
 
 from characters.character import list_characters
 from characters.media.portrait import load_portrait
-from deploy.caller import User
-from deploy.settings import LivekitAccess
-from deploy.tokens import user_token
+from deploy.load.user import User
+from deploy.serving.settings import LivekitAccess
+from deploy.serving.tokens import user_token
 from kernels.i420 import rgb_to_i420
 from tests.actors.voice.sounds import say
 from tests.deploy.conftest import Application, processes, wait_for

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from kernels.attention import attend, available_backends
 from kernels.attention_triton import Tiling, attend_triton
+from kernels.bench.timing import capture
 from kernels.fp8 import FP8, FP8_MAX
-from kernels.timing import capture
 
 CUDA = torch.cuda.is_available()
 # The interpreter has no bfloat16 products.

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kernels.breakable_group import BreakableGroup
+from kernels.comm.breakable_group import BreakableGroup
 
 
 class Rows(Protocol):

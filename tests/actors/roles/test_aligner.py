@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from actors.header import IDLE
+from actors.pipeline.header import IDLE
 from actors.roles.aligner import AHEAD, CAPACITY, AudioAligner, AudioChunk
-from characters.audio_features import SILENCE
 from characters.chunk import SAMPLES_PER_CHUNK
-from characters.stream import AudioWindow
+from characters.generate.hearing import SILENCE
+from characters.generate.stream import AudioWindow
 
 
 def ramp(count: int, start: int = 1) -> np.ndarray:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from actors.pipeline.session import Session
+from actors.pipeline.topology import Profile, plan_topology
 from actors.roles.aligner import AudioAligner
-from actors.roles.dit_shard import DitShard
+from actors.roles.decoder import VaeDecoder
+from actors.roles.generator_shard import DitShard
 from actors.roles.networks import load_networks
-from actors.roles.vae_decoder import VaeDecoder
-from actors.session import Session
-from actors.topology import Profile, plan_topology
 from characters.errors import UserError
-from characters.stream import CharacterModel, Stream
+from characters.generate.stream import CharacterModel, Stream
 from kernels.i420 import rgb_to_i420
 
 

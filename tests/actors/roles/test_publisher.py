@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actors.channel import ChannelAborted
-from actors.header import Header
+from actors.channels.protocol import ChannelAborted
+from actors.pipeline.header import Header
+from actors.pipeline.session import Session
 from actors.roles.publisher import RoomPublisher
-from actors.roles.stub_room import StubRoom
-from actors.session import Session
+from actors.room.stub import StubRoom
 
 SESSION = Session(np.zeros((64, 48, 3), np.uint8))
 FRAMES = np.stack([np.full((96, 48), 50 + i, np.uint8) for i in range(4)])

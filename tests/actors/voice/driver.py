@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from actors.roles.voice_bridge import VoiceBridge
+from actors.voice.bridge import VoiceBridge
 from actors.voice.config import VoiceConfig
 from actors.voice.events import Event, ReplyAudio, ReplyMade, ReplyStarted, Retired
 from actors.voice.parts import Parts

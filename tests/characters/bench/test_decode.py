@@ -17,7 +17,7 @@ from characters.bench.decode_quality import check_quality
 from characters.cli.bench_decode import decode as command
 from characters.errors import UserError
 from characters.model.config import AutoencoderConfig, DiTConfig, ModelConfig, WanVaeConfig
-from kernels.timing import Timing
+from kernels.bench.timing import Timing
 
 CPU = torch.device("cpu")
 # Two levels instead of four: CPUs are slow in half precision.

@@ -20,7 +20,7 @@ class Result:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Runs the program in this process, with the stand-in for the stream; returns its exit code and what it said."""
-    monkeypatch.setitem(sys.modules, "characters.stream", fake_stream)
+    monkeypatch.setitem(sys.modules, "characters.generate.stream", fake_stream)
     monkeypatch.setattr("signal.signal", lambda *_: None)
 
     def call(*args: object) -> Result:

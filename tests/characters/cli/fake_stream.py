@@ -1,4 +1,4 @@
-"""A stand-in for `characters.stream` that draws loudness as brightness, to test the command line without a model.
+"""A stand-in for the stream that draws loudness as brightness, to test the command line without a model.
 
 Run as a program it is `characters` with that stand-in: `python -m tests.characters.cli.fake_stream render ...`.
 FAKE_DELAY in the environment makes every chunk take that many seconds.
@@ -42,7 +42,7 @@ def open_stream(model: str, portrait: np.ndarray, seed: int = 0, device: str = "
 
 
 def main() -> None:
-    sys.modules["characters.stream"] = sys.modules[__name__]
+    sys.modules["characters.generate.stream"] = sys.modules[__name__]
     from characters.cli.main import main as characters_main
 
     characters_main()

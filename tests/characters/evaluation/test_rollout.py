@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from characters.audio_features import windows
 from characters.evaluation.rollout import decode_window, rollout
+from characters.generate.hearing import windows
 from characters.model.autoencoder import Autoencoder, StreamingDecoder
 from characters.model.config import SamplerConfig, load_model_config
 from characters.model.dit import DiT

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from characters.audio_features import SILENCE
 from characters.evaluation.heldout import HeldoutClip
 from characters.evaluation.subjects import Speech, heldout_identities, heldout_motion, neutral_portraits
+from characters.generate.hearing import SILENCE
 
 
 def clip(frames: int, seed: int) -> HeldoutClip:

@@ -14,8 +14,8 @@ from characters.model.config import DiTConfig, ModelConfig
 from characters.model.materialise import RandomWeights, build_dit
 from characters.model.plan import ParallelPlan, shards
 from characters.model.sampler import Sampler
-from kernels.exchange import CollectiveExchange, LocalExchange
-from kernels.group import open_group
+from kernels.comm.exchange import CollectiveExchange, LocalExchange
+from kernels.comm.group import open_group
 
 CHUNKS_MADE = 8  # the ring of 3 wraps twice
 PLANS = [ParallelPlan(p, s) for p, s in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (3, 1), (4, 1), (2, 2))]

@@ -12,8 +12,8 @@ from characters.model.config import WanVaeConfig
 from characters.model.wan_vae.rows import Rows, SplitRows
 from characters.model.wan_vae.stream import WanStreams
 from characters.model.wan_vae.vae import WanVae
-from kernels.breakable_group import BreakableGroup
-from kernels.group import open_group
+from kernels.comm.breakable_group import BreakableGroup
+from kernels.comm.group import open_group
 
 BANDS, SIZE, CHUNKS = 2, (4, 3), 3
 

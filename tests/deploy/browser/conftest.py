@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from deploy.api import WEB
+from deploy.serving.api import WEB
 from tests.deploy.browser.browser import open_browser, watch
 from tests.deploy.browser.site import Site, open_site
 

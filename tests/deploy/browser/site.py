@@ -11,11 +11,11 @@ from typing import Any
 
 import uvicorn
 
-from deploy.api import create_api
-from deploy.director import Director
-from deploy.livekit import LivekitServer
-from deploy.records import Records
-from deploy.settings import LOOPBACK, LivekitAccess, Settings, free_ports
+from deploy.serving.api import create_api
+from deploy.serving.livekit_server import LivekitServer
+from deploy.serving.records import Records
+from deploy.serving.session_manager import Director
+from deploy.serving.settings import LOOPBACK, LivekitAccess, Settings, free_ports
 from tests.deploy.browser.understudy import Understudies
 from tests.deploy.store import FakeStore
 

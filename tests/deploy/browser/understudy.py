@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.roles.letters import Letter, Letterbox, Outbox
-from actors.roles.livekit_room import LivekitRoom
-from actors.session import Session
+from actors.pipeline.session import Session
+from actors.room.livekit import LivekitRoom
+from actors.room.reliable_text import Letter, Letterbox, Outbox
 from characters.chunk import FPS, SAMPLE_RATE
 from characters.errors import UserError
-from deploy.director import Replicas
-from deploy.records import Run
+from deploy.serving.records import Run
+from deploy.serving.session_manager import Replicas
 from kernels.i420 import rgb_to_i420
 
 _SAMPLES = SAMPLE_RATE // FPS
@@ -26,7 +26,7 @@ _LETTER_SECONDS = 0.06
 
 
 class Understudies:
-    """See `deploy.director.Pipelines`. `absent`: nobody comes."""
+    """See `deploy.serving.session_manager.Pipelines`. `absent`: nobody comes."""
 
     def __init__(self, count: int) -> None:
         self._count = count

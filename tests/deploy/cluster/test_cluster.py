@@ -16,10 +16,10 @@ from ray._private.label_utils import parse_node_labels_string, validate_label_se
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.serve.schema import ServeDeploySchema
 
-from actors.topology import load_profile, plan_topology
+from actors.pipeline.topology import load_profile, plan_topology
 from deploy.app import PIPELINE, build, scaled_from_outside
-from deploy.livekit import answers, require_server
-from deploy.settings import free_ports, load_settings
+from deploy.serving.livekit_server import answers, require_server
+from deploy.serving.settings import free_ports, load_settings
 from tests.deploy.cluster.modules import COMPOSE, KUBERAY, module_folder, strict
 from tests.deploy.conftest import wait_for
 

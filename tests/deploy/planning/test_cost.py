@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from actors.topology import load_profile, plan_topology
+from actors.pipeline.topology import load_profile, plan_topology
 from characters.errors import UserError
 from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import ParallelPlan

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from actors.topology import Scaling, Topology, load_profile, plan_topology
+from actors.pipeline.topology import Scaling, Topology, load_profile, plan_topology
 from characters.model.plan import ParallelPlan
 from deploy.planning.cluster import ISLAND_LABEL
 from deploy.planning.room import fitting, room

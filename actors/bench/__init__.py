@@ -1,0 +1,1 @@
+"""Benchmarks of channels, pipelines and sessions."""

@@ -1,0 +1,1 @@
+"""From one process to the next: one protocol, several ways."""

@@ -1,0 +1,306 @@
+"""One process of a session: a Ray actor around plain-class roles. With `gang`, all that knows Ray."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray.actor import ActorHandle
+from ray.util.metrics import Counter, Histogram
+
+from actors.channels.local import LocalChannel
+from actors.channels.opening import open_channel
+from actors.channels.protocol import Channel, ChannelAborted, End
+from actors.pipeline.header import Header
+from actors.pipeline.loop import Loop, LoopRole
+from actors.pipeline.session import Session
+from actors.pipeline.topology import Edge, Topology
+from actors.pipeline.trace import Ledger, Turn
+from characters.chunk import CHUNK_SECONDS
+
+# A snapshot of each role is taken about once a second.
+_SNAPSHOT_EVERY = 6
+_OPEN_TIMEOUT = 20.0
+_BUCKETS = [0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.13, round(CHUNK_SECONDS, 4), 0.2, 0.25, 0.35, 0.5, 1.0, 3.0]
+
+Factory = Callable[[Topology, Any], dict[str, LoopRole]]
+
+
+class StageFailed(Exception):
+    """A role raised; the message holds its traceback."""
+
+
+@ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"control": 4})  # type: ignore[call-overload]
+class Stage:
+    """The actor.
+
+    `load`, `reset`, `restore`, `resume`, `introduce`, `open` and `run` come one after another, from the gang; the
+    others answer at any time, also while `run` runs.
+
+    Args:
+        topology: of the session.
+        name: of this stage in it.
+        factory: "module:function" that builds the roles of a stage, by name (see roles.factory).
+    """
+
+    def __init__(self, topology: Topology, name: str, factory: str) -> None:
+        self._topology, self._factory = topology, factory
+        self._stage = next(stage for stage in topology.stages if stage.name == name)
+        self._roles: dict[str, LoopRole] = {}
+        self._loops: dict[str, Loop] = {}
+        self._channels: list[Channel] = []
+        self._peers: list[ActorHandle] = []
+        self._states: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+        self._ledger = Ledger(topology.places)
+        self._missed = 0
+        plan = topology.profile.plan
+        tags = {"plan": f"{plan.pipeline}x{plan.sequence}+{plan.decoder}", "model": Path(topology.profile.model).stem}
+        self._seconds = Histogram(
+            "characters_stage_seconds", "Seconds of work on one chunk", _BUCKETS, ("stage", *tags)
+        ).set_default_tags(tags)
+        self._latency = Histogram(
+            "characters_chunk_latency_seconds", "Seconds from aligner to publisher", _BUCKETS, tuple(tags)
+        ).set_default_tags(tags)
+        self._turns = Histogram(
+            "characters_turn_seconds", "Seconds of one step of a turn", _BUCKETS, ("stage", *tags)
+        ).set_default_tags(tags)
+        self._shown = Histogram(
+            "characters_shown_seconds", "Seconds from publisher to a user's eye", _BUCKETS, tuple(tags)
+        ).set_default_tags(tags)
+        self._misses = Counter("characters_late_chunks", "Chunks that left late", tuple(tags)).set_default_tags(tags)
+
+    def load(self) -> None:
+        """Build the roles; for a large model this takes minutes.
+
+        Raises:
+            UserError: see the factory.
+        """
+        torch.set_num_threads(self._topology.profile.threads)
+        module, function = self._factory.split(":")
+        factory: Factory = getattr(importlib.import_module(module), function)
+        self._roles = factory(self._topology, self._stage)
+        for role in self._roles.values():
+            role.broadcast, role.record, role.shown = self._broadcast, self._record_turn, self._record_shown
+
+    def reset(self, session: Session) -> None:
+        """Start a session.
+
+        Raises:
+            UserError: the portrait does not fit, or the room cannot be joined.
+        """
+        for role in self._roles.values():
+            role.reset(session)
+
+    def restore(self, states: dict[str, dict[str, Any]], retired: int) -> None:
+        """After `reset`: go on where the process before this one was last seen (see `state`)."""
+        for name, role in self._roles.items():
+            if states.get(name):
+                role.restore(states[name])
+            role.retire(retired)
+        self._states = {name: states[name] for name in self._roles if name in states}
+
+    def resume(self) -> None:
+        """The channels will be new; what was in the old ones is lost."""
+        for role in self._roles.values():
+            role.resume()
+
+    def introduce(self, peers: list[ActorHandle]) -> None:
+        """Make the session's other stages known: whom a broadcast reaches."""
+        self._peers = peers
+
+    def open(self, directory: str, epoch: int, retired: int) -> None:
+        """Open this stage's ends of all its edges, while the other stages open theirs; then connect its roles likewise.
+
+        Args:
+            directory: name of a folder for sockets below this host's temporary folder, the same for all stages.
+            epoch: differs at every opening.
+            retired: newest retired generation.
+
+        Raises:
+            TimeoutError, RuntimeError: another stage did not.
+        """
+        folder = Path(tempfile.gettempdir()) / directory
+        folder.mkdir(mode=0o700, exist_ok=True)
+        own = {role.name for role in self._stage.roles}
+        device = torch.device(self._stage.device)
+        self._close_channels()  # of an opening that failed half-way
+        ends: dict[tuple[str, str], Channel] = {}
+        for number, edge in enumerate(self._topology.edges):
+            path = str(folder / f"{epoch}-{number}")
+            for channel, name in self._open_edge(edge, own, path, device):
+                ends[edge.name, name] = channel
+        for role in self._stage.roles:
+            loop = Loop(
+                self._roles[role.name],
+                role.place,
+                [(edge.port, ends[edge.name, role.name]) for edge in self._topology.inputs(role.name)],
+                [(edge.port, ends[edge.name, role.name]) for edge in self._topology.outputs(role.name)],
+                finished=self._recorder(role.name, role.place),
+            )
+            loop.retired = retired
+            self._loops[role.name] = loop
+        for role in self._roles.values():
+            role.connect(str(folder / f"{epoch}-model"))
+
+    def run(self) -> None:
+        """Run every role until the channels are aborted.
+
+        Raises:
+            StageFailed: a role raised.
+        """
+        failures: list[str] = []
+        threads = [
+            threading.Thread(target=self._run_loop, args=(loop, failures), name=name, daemon=True)
+            for name, loop in self._loops.items()
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._close_channels()
+        if failures:
+            raise StageFailed(f"stage {self._stage.name}: {failures[0]}")
+
+    @ray.method(concurrency_group="control")
+    def abort(self) -> None:
+        """Abort all channels: `run` ends with the chunk it is in, and so does every neighbour's."""
+        with self._lock:
+            channels = list(self._channels)
+        for channel in channels:
+            channel.abort()
+        for role in self._roles.values():
+            role.abort()
+
+    @ray.method(concurrency_group="control")
+    def retire(self, generation: int) -> None:
+        """Generation `generation` and older ones are over, for every role here."""
+        self._retire(generation)
+
+    def _broadcast(self, generation: int) -> None:
+        self._retire(generation)  # first here: in the room's stage this is what silences the character
+        for peer in self._peers:
+            peer.retire.remote(generation)
+
+    def _record_turn(self, turn: Turn) -> None:
+        self._ledger.add_turn(turn)
+        stamps = list(turn.stamps.items())
+        for (_, begin), (name, end) in pairwise(stamps):
+            self._turns.observe(max(0.0, end - begin), {"stage": name})
+        if len(stamps) > 1:
+            self._turns.observe(stamps[-1][1] - stamps[0][1], {"stage": "turn"})
+
+    def _record_shown(self, frame: int, at: float) -> float | None:
+        seconds = self._ledger.add_shown(frame, at)
+        if seconds is not None:
+            self._shown.observe(max(0.0, seconds))
+        return seconds
+
+    def _retire(self, generation: int) -> None:
+        for name, role in self._roles.items():
+            loop = self._loops.get(name)
+            if loop:
+                loop.retire(generation)
+            else:
+                role.retire(generation)
+
+    @ray.method(concurrency_group="control")
+    def state(self) -> dict[str, dict[str, Any]]:
+        """The newest snapshot of each role; that it comes at all says that the process is well."""
+        return dict(self._states)
+
+    @ray.method(concurrency_group="control")
+    def pid(self) -> int:
+        """Of the actor's process, for logs and tests."""
+        return os.getpid()
+
+    @ray.method(concurrency_group="control")
+    def call(self, role: str, method: str, *args: Any) -> Any:
+        """Call a method of a role that may be called from any thread, or read its attribute `method`."""
+        found = getattr(self._roles[role], method)
+        return found(*args) if callable(found) else found
+
+    @ray.method(concurrency_group="control")
+    def ledger(self) -> Ledger:
+        """Headers of the chunks that reached the end of their way here (the room's stage), with all stamps."""
+        return self._ledger
+
+    @ray.method(concurrency_group="control")
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """(chunks, dropped) of each role since the channels were opened."""
+        return {name: (loop.counts.chunks, loop.counts.dropped) for name, loop in self._loops.items()}
+
+    @ray.method(concurrency_group="control")
+    def close(self, directory: str) -> None:
+        """End the session: roles let go of what they hold."""
+        for role in self._roles.values():
+            role.close()
+        shutil.rmtree(Path(tempfile.gettempdir()) / directory, ignore_errors=True)
+
+    def _open_edge(self, edge: Edge, own: set[str], path: str, device: torch.device) -> list[tuple[Channel, str]]:
+        sends, receives = edge.source in own, edge.target in own
+        if not (sends or receives):
+            return []
+        channel: Channel
+        if sends and receives:
+            channel = LocalChannel(edge.spec, edge.slots, device)
+            names = [edge.source, edge.target]
+        else:
+            end: End = "send" if sends else "recv"
+            channel = open_channel(
+                edge.kind, edge.spec, end, path, slots=edge.slots, device=device, timeout=_OPEN_TIMEOUT
+            )
+            names = [edge.source if sends else edge.target]
+        with self._lock:
+            self._channels.append(channel)
+        return [(channel, name) for name in names]
+
+    def _close_channels(self) -> None:
+        with self._lock:
+            channels, self._channels = self._channels, []
+        for channel in channels:
+            channel.close()
+
+    def _run_loop(self, loop: Loop, failures: list[str]) -> None:
+        try:
+            loop.run()
+        except ChannelAborted:
+            pass
+        except Exception:
+            failures.append(traceback.format_exc())
+        finally:
+            # One role's end is the end of all: neighbours in other processes learn it from their channels.
+            for channel in self._channels:
+                channel.abort()
+
+    def _recorder(self, name: str, place: int) -> Callable[[Header], None]:
+        role, last = self._roles[name], place == len(self._topology.places) - 1
+        tags = {"stage": self._topology.places[place]}
+        since = 0
+
+        def record(header: Header) -> None:
+            nonlocal since
+            self._seconds.observe(header.stamps[2 * place + 1] - header.stamps[2 * place], tags)
+            if last:
+                self._ledger.add(header)
+                self._latency.observe(header.stamps[2 * place] - header.stamps[0])
+                deadline = getattr(role, "deadline", None)
+                if deadline is not None and deadline.misses > self._missed:
+                    self._misses.inc(deadline.misses - self._missed)
+                    self._missed = deadline.misses
+            since += 1
+            if since >= _SNAPSHOT_EVERY or name not in self._states:
+                since = 0
+                self._states[name] = role.snapshot()
+
+        return record

@@ -1,0 +1,306 @@
+"""From a deploy profile to processes, bundles and edges. Pure: no Ray, no GPU, nothing is started.
+
+The way of a chunk, for any plan:
+
+    aligner --window--> dit.0 [--hidden--> dit.1 ...] --latent--> decoder --frames--> publisher
+       `---------------------------------pcm---------------------------------------------^
+
+A decoder over several GPUs is as many roles: each is sent the latent, and the first, "decoder", sends the frames.
+Aligner and publisher share a process, the room's: the sound of a chunk never leaves it, and its voice bridge reaches
+both without a hop. The ring of the pcm edge is what bounds the chunks in flight from one end to the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from actors.channels.opening import Kind
+from actors.channels.protocol import SLOTS, TensorSpec
+from actors.pipeline.header import MAX_PLACES
+from actors.voice.config import VoiceConfig
+from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, SAMPLES_PER_CHUNK
+from characters.config import load_yaml
+from characters.errors import UserError, did_you_mean
+from characters.generate.hearing import WINDOW_FRAMES
+from characters.model.conditioning import AUDIO_TOKENS
+from characters.model.config import ModelConfig, load_model_config, with_context
+from characters.model.plan import BYTES, ParallelPlan, Shard, shards
+from characters.model.plan import check_plan as check_model_plan
+
+PROFILE_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "deploy"
+
+WINDOW = TensorSpec((WINDOW_FRAMES, MEL_BINS), "float32")
+PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
+
+
+@dataclass
+class Scaling:
+    """How many sessions at a time.
+
+    Attributes:
+        sessions: that the machines hold, where somebody has measured it; 0 = as many as the planner finds.
+        most: pipelines at most, if their number follows the demand; 0 = it is set from outside.
+        spares: pipelines kept ready for who comes next, if their number follows the demand.
+    """
+
+    sessions: int = 0
+    most: int = 0
+    spares: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.sessions, self.most, self.spares) < 0:
+            raise ValueError("scaling.sessions, scaling.most and scaling.spares must not be negative")
+
+
+@dataclass
+class Profile:
+    """conf/deploy/NAME.yaml: what one session runs on.
+
+    Attributes:
+        model: name of a model config, or a path to one.
+        plan: see `ParallelPlan`.
+        context: chunks that a chunk attends to; 0 = as the model's config says.
+        device: "cpu" or "cuda".
+        dtype: of latents on their way, "bfloat16" or "float32".
+        precision: of the DiT's matrix products and KV cache, "bf16" (the model's own dtype) or "fp8".
+        gpus: GPUs of each GPU process; below 1 several processes share one, and talk through the host's memory.
+        cpus: CPUs that Ray reserves for each process.
+        threads: PyTorch's threads in each process of the model.
+        flight: chunks between aligner and publisher. More hides more jitter, at 167 ms of latency each; 0 = one more
+            than the model has stages in a row.
+        exact_timings: wait for the GPU at the end of each stage, so that its stamps are true.
+        voice: how the character hears, thinks and speaks.
+        scaling: how many such sessions there may be.
+    """
+
+    model: str = MISSING
+    plan: ParallelPlan = field(default_factory=ParallelPlan)
+    context: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    precision: str = "bf16"
+    gpus: float = 1.0
+    cpus: float = 1.0
+    threads: int = 1
+    flight: int = 0
+    exact_timings: bool = True
+    voice: VoiceConfig = field(default_factory=VoiceConfig)
+    scaling: Scaling = field(default_factory=Scaling)
+
+    def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise ValueError(f"device must be cpu or cuda, not {self.device!r}")
+        if self.dtype not in ("bfloat16", "float32"):
+            raise ValueError(f"dtype must be bfloat16 or float32, not {self.dtype!r}")
+        if self.precision not in BYTES:
+            raise ValueError(f"precision must be bf16 or fp8, not {self.precision!r}")
+        if not (0 < self.gpus < 1 or self.gpus == 1):
+            raise ValueError("gpus must be 1 or a share of one GPU between 0 and 1")
+        if min(self.cpus, self.flight, self.context) < 0 or self.threads < 1:
+            raise ValueError("cpus, flight and context must not be negative, threads must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One role of a process.
+
+    Attributes:
+        name: unique, e.g. "dit.0.1" (layer group 0, rank 1 in it).
+        kind: "aligner", "dit", "decoder" or "publisher".
+        place: which of a header's stamps are its own; places count along the way of a chunk.
+        shard: part of the DiT; None for other roles.
+        band: of the picture, from the top, that a decoder has; 0 for other roles.
+    """
+
+    name: str
+    kind: str
+    place: int
+    shard: Shard | None = None
+    band: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One process.
+
+    Attributes:
+        name: unique.
+        roles: what runs in it, each in a thread of its own.
+        bundle: resources, as Ray's placement groups take them; bundle i belongs to stage i.
+        device: "cpu" or "cuda".
+    """
+
+    name: str
+    roles: tuple[Role, ...]
+    bundle: dict[str, float]
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Who sends what to whom.
+
+    Attributes:
+        name: unique and fit for a file name.
+        source, target: names of roles.
+        port: what it is to them: "window", "hidden", "latent", "frames" or "pcm".
+        spec: shape and dtype.
+        kind: of channel.
+        slots: of its ring.
+    """
+
+    name: str
+    source: str
+    target: str
+    port: str
+    spec: TensorSpec
+    kind: Kind
+    slots: int = SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """One session's processes and edges, in the order of a chunk's way.
+
+    Attributes:
+        profile: what it was made from.
+        model: the checked config of the profile's model.
+        stages: processes; the room's is first.
+        edges: of all roles, in an order in which both ends can open them one after another.
+    """
+
+    profile: Profile
+    model: ModelConfig
+    stages: tuple[Stage, ...]
+    edges: tuple[Edge, ...]
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """Resources of the stages, for a placement group."""
+        return [dict(stage.bundle) for stage in self.stages]
+
+    @property
+    def places(self) -> list[str]:
+        """Names for a header's stamps: the role's, without its rank."""
+        names: dict[int, str] = {}
+        for stage in self.stages:
+            for role in stage.roles:
+                names.setdefault(role.place, ".".join(role.name.split(".")[:2]))
+        return [names[place] for place in sorted(names)]
+
+    def stage_of(self, role: str) -> Stage:
+        """The process of a role."""
+        return next(stage for stage in self.stages if any(r.name == role for r in stage.roles))
+
+    def inputs(self, role: str) -> list[Edge]:
+        """Edges into a role."""
+        return [edge for edge in self.edges if edge.target == role]
+
+    def outputs(self, role: str) -> list[Edge]:
+        """Edges out of a role."""
+        return [edge for edge in self.edges if edge.source == role]
+
+
+def profile_names() -> list[str]:
+    """Names of the shipped profiles."""
+    return sorted(path.stem for path in PROFILE_FOLDER.glob("*.yaml"))
+
+
+def load_profile(name: str) -> Profile:
+    """Read conf/deploy/NAME.yaml, or a path to a YAML file.
+
+    Raises:
+        UserError: unknown name, unknown or ill-typed key, or a value out of range.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else PROFILE_FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise UserError(f"there is no deploy profile {name!r}; {did_you_mean(name, profile_names())}")
+    return load_yaml(path, Profile)
+
+
+def plan_topology(profile: Profile) -> Topology:
+    """Lay out a session.
+
+    Raises:
+        UserError: unknown model, or a plan that its sizes or its sampler do not allow.
+    """
+    model = load_model_config(profile.model)
+    if profile.context:
+        model = with_context(model, profile.context, profile.model)
+    check_plan(profile, model)
+    plan = profile.plan
+    parts = [Role(f"dit.{shard.stage}.{shard.rank}", "dit", 1 + shard.stage, shard) for shard in shards(plan, model)]
+    groups = [parts[i : i + plan.sequence] for i in range(0, len(parts), plan.sequence)]
+    last = groups[-1][0]
+    decoders = [
+        Role(f"decoder.{band}" if band else "decoder", "decoder", 1 + plan.pipeline, band=band)
+        for band in range(max(plan.decoder, 1))
+    ]
+    aligner, publisher = Role("aligner", "aligner", 0), Role("publisher", "publisher", 2 + plan.pipeline)
+
+    cpu = {"CPU": profile.cpus} if profile.cpus else {"CPU": 0.001}
+    model_bundle = {**cpu, "GPU": profile.gpus} if profile.device == "cuda" else cpu
+    stages = [Stage("room", (aligner, publisher), cpu, "cpu")]
+    for role in parts:
+        roles = (role, *decoders) if role == last and not plan.decoder else (role,)
+        stages.append(Stage(role.name, roles, model_bundle, profile.device))
+    if plan.decoder:
+        stages += [Stage(role.name, (role,), model_bundle, profile.device) for role in decoders]
+
+    stage_of = {role.name: stage for stage in stages for role in stage.roles}
+    edges: list[Edge] = []
+
+    def join(source: Role, target: Role, port: str, spec: TensorSpec, slots: int = SLOTS) -> None:
+        kind = _kind(profile, stage_of[source.name], stage_of[target.name])
+        edges.append(Edge(f"{source.name}-{port}-{target.name}", source.name, target.name, port, spec, kind, slots))
+
+    h, w = model.latent_size
+    latent = TensorSpec((model.latent_channels, h, w), profile.dtype)
+    # A shard hands on its rows of the residual stream and, below them, the condition tokens of the chunk.
+    hidden = TensorSpec((parts[0].shard.rows + _conditions(model), model.dit.dim), profile.dtype)
+    for role in groups[0]:
+        join(aligner, role, "window", WINDOW)
+    for group, following in pairwise(groups):
+        for role, target in zip(group, following, strict=True):
+            join(role, target, "hidden", hidden)
+    for role in decoders:
+        join(last, role, "latent", latent)
+    frames = TensorSpec((FRAMES_PER_CHUNK, model.height * 3 // 2, model.width), "uint8")
+    join(decoders[0], publisher, "frames", frames)
+    flight = profile.flight or plan.pipeline + 1 + min(plan.decoder, 1)
+    join(aligner, publisher, "pcm", PCM, flight)
+    return Topology(profile, model, tuple(stages), tuple(edges))
+
+
+def _kind(profile: Profile, source: Stage, target: Stage) -> Kind:
+    if source is target:
+        return "local"
+    both_on_gpus = source.device == target.device == "cuda"
+    # NCCL refuses two ends on one GPU, which shares below a whole GPU allow.
+    return "nccl" if both_on_gpus and profile.gpus == 1 else "shared_memory"
+
+
+def _conditions(model: ModelConfig) -> int:
+    """Condition tokens of a chunk that depend on its sound and motion."""
+    return AUDIO_TOKENS + FRAMES_PER_CHUNK if model.dit.audio_dim else 0
+
+
+def check_plan(profile: Profile, model: ModelConfig) -> None:
+    """Raise UserError for a plan that the model, the headers of chunks or I420 frames do not allow."""
+    plan, name = profile.plan, profile.model
+    check_model_plan(plan, model, name)
+
+    def require(condition: bool, message: str) -> None:
+        if not condition:
+            raise UserError(f"plan for model {name!r}: {message}")
+
+    require(plan.pipeline + 3 <= MAX_PLACES, f"pipeline is at most {MAX_PLACES - 3}")
+    require(model.height % 2 == 0 and model.width % 2 == 0, "I420 needs an even height and width")
+    require(
+        (plan.gpus == 1 and plan.decoder <= 1) or profile.device == "cpu" or profile.gpus == 1,
+        "a DiT or a decoder that is split needs whole GPUs: set gpus to 1",
+    )

@@ -1,0 +1,1 @@
+"""Where a session meets its user."""

@@ -1,0 +1,62 @@
+"""Builds the roles of one process, wired to each other."""
+
+from __future__ import annotations
+
+import torch
+
+from actors.pipeline.loop import LoopRole
+from actors.pipeline.session import Session
+from actors.pipeline.topology import Stage, Topology
+from actors.roles.aligner import AudioAligner
+from actors.roles.decoder import VaeDecoder
+from actors.roles.generator_shard import DitShard
+from actors.roles.networks import load_networks
+from actors.roles.publisher import RoomPublisher
+from actors.room.livekit import LivekitRoom
+from actors.room.protocol import Room
+from actors.room.stub import StubRoom
+from characters.model.config import ModelConfig
+
+
+def build_roles(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+    """The roles of `stage` by name, models loaded.
+
+    Raises:
+        UserError: the model cannot be loaded on the stage's device.
+    """
+    profile, model = topology.profile, topology.model
+    built: dict[str, LoopRole] = {}
+    networks = None
+    if any(role.kind in ("dit", "decoder") for role in stage.roles):
+        shard = next((role.shard for role in stage.roles if role.shard is not None), None)
+        layers = shard.layers if shard is not None else (0, 0)
+        networks = load_networks(profile.model, stage.device, layers, profile.precision, profile.context)
+    for role in stage.roles:
+        match role.kind:
+            case "aligner":
+                built[role.name] = AudioAligner()
+            case "dit":
+                assert networks is not None
+                built[role.name] = DitShard(
+                    networks,
+                    getattr(torch, profile.dtype),
+                    role.shard,
+                    profile.plan,
+                    exact_timings=profile.exact_timings,
+                )
+            case "decoder":
+                assert networks is not None
+                built[role.name] = VaeDecoder(
+                    networks, role.band, max(profile.plan.decoder, 1), exact_timings=profile.exact_timings
+                )
+            case "publisher":
+                aligner = built["aligner"]
+                assert isinstance(aligner, AudioAligner)
+                built[role.name] = RoomPublisher(lambda session: _join(session, model), aligner.played)
+    return built
+
+
+def _join(session: Session, model: ModelConfig) -> Room:
+    if session.room.kind == "stub":
+        return StubRoom()
+    return LivekitRoom(session.room, model.height, model.width)

@@ -1,0 +1,152 @@
+"""A LiveKit room: one audio and one video track, published by the livekit SDK from a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from actors.pipeline.session import RoomAddress
+from characters.chunk import FPS, SAMPLE_RATE
+from characters.errors import UserError
+
+if TYPE_CHECKING:
+    from livekit import rtc
+
+# Sound that the SDK may hold; more than a block's worth, so that a late wake-up of ours is not heard.
+_AUDIO_QUEUE_MS = 200
+_TIMEOUT = 25.0
+# The browser plays tracks of one stream in sync.
+_STREAM = "character"
+
+
+class LivekitRoom:
+    """Joins a room and publishes there. Create it in the process that uses it: the SDK does not survive a fork.
+
+    Args:
+        address: of the room.
+        height, width: of the frames.
+
+    Attributes:
+        room: the SDK's room; its callbacks and coroutines belong on `loop`.
+        loop: the event loop of this room's thread.
+
+    Raises:
+        UserError: the server cannot be reached or refuses the token.
+    """
+
+    # The SDK takes sound from its queue every 10 ms, and sends a packet when it holds 20 ms.
+    sound_lag = 0.025
+
+    def __init__(self, address: RoomAddress, height: int, width: int) -> None:
+        from livekit import rtc  # its native library starts threads: never at import, never before a fork
+
+        self._rtc = rtc
+        self._height, self._width = height, width
+        self._gone = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting = 0  # samples that the loop has not handed to the SDK yet
+        self._sent_at = 0.0  # when the SDK will have sent what it has; it sends at the pace of the sound
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="livekit", daemon=True)
+        self._thread.start()
+        try:
+            self.room = self._call(self._join(address))
+        except Exception as e:
+            self._stop()
+            raise UserError(f"cannot join the LiveKit room at {address.url}: {str(e) or type(e).__name__}") from e
+
+    def capture_video(self, frame: np.ndarray, timestamp_us: int, number: int) -> None:
+        """See `Room.capture_video`.
+
+        Raises:
+            ConnectionError: the connection is lost for good; short losses the SDK mends by itself.
+        """
+        if self._gone.is_set():
+            raise ConnectionError("the LiveKit server has ended the connection")
+        rtc = self._rtc
+        picture = rtc.VideoFrame(self._width, self._height, rtc.VideoBufferType.I420, frame.tobytes())
+        about = rtc.FrameMetadata(frame_id=number % 2**32)
+        self._video.capture_frame(picture, timestamp_us=timestamp_us, metadata=about)
+
+    def capture_audio(self, pcm: np.ndarray) -> None:
+        """See `Room.capture_audio`. The sound is clipped to [-1, 1]."""
+        samples = np.round(np.clip(pcm, -1, 1) * 32767).astype(np.int16)
+        frame = self._rtc.AudioFrame(samples.tobytes(), SAMPLE_RATE, 1, len(samples))
+        with self._lock:
+            self._waiting += len(samples)
+        # Not waited for: it ends when the SDK has room, and the publisher already goes at the pace of the sound.
+        asyncio.run_coroutine_threadsafe(self._play(frame), self.loop)
+
+    def ahead(self) -> float:
+        """See `Room.ahead`."""
+        with self._lock:
+            return max(0.0, self._sent_at - time.monotonic()) + self._waiting / SAMPLE_RATE
+
+    def clear(self) -> None:
+        """See `Room.clear`."""
+        self.loop.call_soon_threadsafe(self._clear)
+
+    def close(self) -> None:
+        """See `Room.close`."""
+        with contextlib.suppress(Exception):  # a server that has gone is no reason not to leave
+            self._call(self._leave())
+        self._stop()
+
+    async def _play(self, frame: rtc.AudioFrame) -> None:
+        with self._lock:
+            self._waiting -= frame.samples_per_channel
+            self._sent_at = max(self._sent_at, time.monotonic()) + frame.samples_per_channel / SAMPLE_RATE
+        await self._audio.capture_frame(frame)
+
+    def _clear(self) -> None:
+        self._audio.clear_queue()
+        with self._lock:
+            self._sent_at = 0.0
+
+    async def _join(self, address: RoomAddress):  # type: ignore[no-untyped-def]  # rtc.Room, imported late
+        rtc = self._rtc
+        room = rtc.Room(loop=self.loop)
+        room.on("disconnected", lambda *_: self._gone.set())
+        # What to hear is chosen track by track: nobody here watches the user's camera.
+        await room.connect(address.url, address.token, rtc.RoomOptions(auto_subscribe=False))
+        self._make_sources()
+        audio = rtc.LocalAudioTrack.create_audio_track("voice", self._audio)
+        video = rtc.LocalVideoTrack.create_video_track("face", self._video)
+        await room.local_participant.publish_track(
+            audio,
+            rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_MICROPHONE, stream=_STREAM, dtx=False),
+        )
+        await room.local_participant.publish_track(
+            video,
+            rtc.TrackPublishOptions(
+                source=rtc.TrackSource.SOURCE_CAMERA,
+                stream=_STREAM,
+                simulcast=False,
+                video_codec=rtc.VideoCodec.VP8,
+                frame_metadata_features=[rtc.FrameMetadataFeature.FMF_FRAME_ID],
+                video_encoding=rtc.VideoEncoding(max_bitrate=address.bitrate, max_framerate=FPS),
+            ),
+        )
+        return room
+
+    def _make_sources(self) -> None:
+        rtc = self._rtc
+        self._audio = rtc.AudioSource(SAMPLE_RATE, 1, queue_size_ms=_AUDIO_QUEUE_MS, loop=self.loop)
+        self._video = rtc.VideoSource(self._width, self._height)
+
+    async def _leave(self) -> None:
+        await self.room.disconnect()
+        await self._audio.aclose()
+        await self._video.aclose()
+
+    def _call(self, coroutine):  # type: ignore[no-untyped-def]  # passes a coroutine's type through
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(_TIMEOUT)
+
+    def _stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_TIMEOUT)

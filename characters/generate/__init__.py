@@ -1,0 +1,1 @@
+"""From sound and a portrait to chunks of video."""

@@ -1,0 +1,1 @@
+"""The commands of what is served."""

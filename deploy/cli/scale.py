@@ -1,0 +1,64 @@
+"""`characters scale` and `characters status`: a served application, seen through Ray's dashboard."""
+
+from __future__ import annotations
+
+import click
+
+_DASHBOARD = click.option(
+    "--dashboard", default="", metavar="URL", help="Ray's dashboard.  [default: RAY_DASHBOARD_ADDRESS, or this machine]"
+)
+
+
+@click.command()
+@click.argument("pipelines", type=click.IntRange(0))
+@click.option("--application", default="default", show_default=True, help="Of Ray Serve.")
+@_DASHBOARD
+def scale(pipelines: int, application: str, dashboard: str) -> None:
+    """Ask for PIPELINES pipelines: as many sessions can run at a time.
+
+    The application must have been started with external_scaler_enabled. A pipeline that is told to go finishes its
+    session first.
+    """
+    from deploy.cli.dashboard import Dashboard
+    from deploy.planning.scaling import PIPELINE
+
+    Dashboard(dashboard).scale(pipelines, application, PIPELINE)
+    click.echo(f"asked for {pipelines} pipeline(s); `characters status` shows how far that is")
+
+
+@click.command()
+@_DASHBOARD
+def status(dashboard: str) -> None:
+    """Show what runs: deployments, their replicas, sessions, the queue, and chunks that missed their deadline."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from characters.console import PipedConsole
+    from deploy.cli.dashboard import Dashboard
+
+    cluster = Dashboard(dashboard)
+    table = Table("application", "deployment", "status", "replicas", "note")
+    found = cluster.deployments()
+    for one in found:
+        running = one.replicas.get("RUNNING", 0)
+        others = ", ".join(f"{n} {state.lower()}" for state, n in one.replicas.items() if state != "RUNNING")
+        replicas = f"{running} of {one.target}" + (f" ({others})" if others else "")
+        table.add_row(*(escape(cell) for cell in (one.application, one.name, one.status, replicas, one.message)))
+    if not found:
+        click.echo("nothing is deployed")
+        return
+    PipedConsole().print(table)
+    health = cluster.ingress()
+    if health is None:
+        click.echo("the application's own page cannot be reached from here")
+    else:
+        media = "answers" if health["livekit"] else "does not answer"
+        click.echo(
+            f"{health['running']} session(s) running, {health['queued']} queued, room for {health['room']}; "
+            f"the media server {media}"
+        )
+        for told in (health["shortfall"], health["note"]):
+            if told:
+                click.echo(f"note: {told}")
+    for (model, plan), (late, chunks) in sorted(cluster.late_chunks().items()):
+        click.echo(f"{model}, plan {plan}: {late} of {chunks} chunks late")

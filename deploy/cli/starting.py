@@ -1,0 +1,192 @@
+"""`characters up`: everything on this machine, from one command to an address, and down again with Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import json
+import logging
+import os
+import secrets
+import signal
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from characters.errors import UserError
+from deploy.cli import web_client
+from deploy.serving import livekit_server
+from deploy.serving.settings import LOOPBACK, check_port, load_settings
+
+_READY_SECONDS = 300.0
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # one machine: every port on loopback, and no network needed
+    "RAY_worker_niceness": "0",  # by default Ray's workers give way to everything else, which no live picture can
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def up(args: dict[str, Any], *, host: str, dashboard: bool, stop: threading.Event, say: Any = print) -> None:
+    """Check, install, start, print the address, and wait for `stop`; then take everything down.
+
+    Args:
+        args: of `deploy.app.build`, http_port included.
+        host: that the page is served on.
+        dashboard: whether Ray's dashboard runs as well.
+        stop: set by whoever handles signals.
+        say: prints a line.
+
+    Raises:
+        UserError: a wrong setting or profile, something is missing, a port cannot be had, or the application does not
+            start.
+    """
+    port = int(args.get("http_port", 8000))
+    address = f"http://{LOOPBACK if host == '0.0.0.0' else host}:{port}"
+    key = os.environ.get("CHARACTERS_API_KEY", "")
+    page = f"{address}/#key={key}" if key else address
+    if running_at(address):
+        say(f"already running: {page}")
+        return
+    with _only_one(port) as first:
+        if not first:
+            say("another `characters up` is just starting; waiting for it")
+            _await(address, stop)
+            say(f"already running: {page}")
+            return
+        check_port(port, LOOPBACK if host == "0.0.0.0" else host)
+        _check_profile(args)  # before anything is installed
+        if not os.environ.get("LIVEKIT_URL") and livekit_server.find_server() is None:
+            say("livekit-server is not there yet: building it with Go, which takes some minutes, once")
+            livekit_server.install_server()
+        if not web_client.is_there():
+            say("fetching the page's LiveKit client, once")
+            web_client.fetch()
+        _serve(args, host, port, dashboard, page, stop, say)
+
+
+def _check_profile(args: dict[str, Any]) -> None:
+    """Raises UserError for a wrong setting or profile."""
+    from actors.pipeline.topology import (  # takes seconds, which "already running" need not wait for
+        load_profile,
+        plan_topology,
+    )
+
+    plan_topology(load_profile(load_settings(args).profile))
+
+
+def _serve(
+    args: dict[str, Any], host: str, port: int, dashboard: bool, page: str, stop: threading.Event, say: Any
+) -> None:
+    for key, value in ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    # One port of each replica listens on all interfaces whatever one asks for: nobody gets in without the token.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    import ray
+    from ray import serve
+
+    from deploy.app import APPLICATION, build, scaled_from_outside
+    from deploy.grafana.provision import provision
+
+    application = build(args | {"http_port": port})  # before anything is started: it checks the settings
+    say("starting Ray")
+    ray.init(
+        "local",  # not one that somebody else has started here
+        _node_ip_address=LOOPBACK,
+        include_dashboard=dashboard,
+        dashboard_host=LOOPBACK,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=500 << 20,
+    )
+    # Ray takes SIGTERM for its own; what ends us is ours to decide.
+    handlers = [(s, signal.signal(s, lambda *_: stop.set())) for s in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        say("starting the application")
+        serve.start(http_options={"host": host, "port": port})
+        _run(serve, application, APPLICATION, scaled_from_outside(args), stop)
+        if not stop.is_set():
+            if dashboard:
+                node = ray.get_runtime_context().worker.node
+                say(f"dashboard: http://{node.address_info['webui_url']}")
+                say(f"  its token: {os.environ.get('RAY_AUTH_TOKEN', 'none')}")
+                # Beside Ray's own, which it has long written by now: it begins with an empty folder.
+                provision(Path(node.get_session_dir_path()) / "metrics" / "grafana")
+            say(f"open {page} in a browser and allow the microphone; Ctrl-C stops everything")
+        stop.wait()
+        say("stopping")
+    finally:
+        with contextlib.suppress(Exception):
+            serve.shutdown()
+        ray.shutdown()
+        for number, handler in handlers:
+            signal.signal(number, handler)
+
+
+def _run(serve: Any, application: Any, name: str, external: bool, stop: threading.Event) -> None:
+    """Deploy, and wait until it runs.
+
+    Raises:
+        UserError: it failed, with what Serve says about it.
+    """
+    handle: Any = None
+    failure: list[BaseException] = []
+
+    def deploy() -> None:
+        nonlocal handle
+        try:
+            handle = serve.run(application, name=name, external_scaler_enabled=external)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=deploy, name="deploy", daemon=True)
+    thread.start()
+    give_up = time.monotonic() + _READY_SECONDS
+    while thread.is_alive() and not stop.is_set() and time.monotonic() < give_up:
+        thread.join(0.2)
+    if failure or (thread.is_alive() and not stop.is_set()):
+        status = serve.status().applications.get(name)
+        told = [d.message for d in status.deployments.values() if d.message] if status else []
+        raise UserError(f"the application does not start: {' '.join(told) or failure}")
+
+
+def running_at(address: str) -> bool:
+    """Whether our application answers there."""
+    try:
+        with urllib.request.urlopen(f"{address}/healthz", timeout=5) as answer:
+            return bool(json.load(answer).get("application") == "characters")
+    except (OSError, ValueError, AttributeError, http.client.HTTPException):
+        return False
+
+
+def _await(address: str, stop: threading.Event) -> None:
+    give_up = time.monotonic() + _READY_SECONDS
+    while not running_at(address):
+        if stop.wait(1.0) or time.monotonic() > give_up:
+            raise UserError("the other `characters up` has not come up")
+
+
+@contextlib.contextmanager
+def _only_one(port: int) -> Iterator[bool]:
+    """Whether this is the only `characters up` of this user on this port. The lock goes with the process."""
+    # It stays when we go: to remove it would let two others lock two files of the same name.
+    path = Path(tempfile.gettempdir()) / f".characters-up-{os.getuid()}-{port}.lock"
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)

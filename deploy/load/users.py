@@ -1,0 +1,285 @@
+"""Many users at a time, without browsers: who is let in, and what those get who are.
+
+Each asks for a session, waits in the queue if told to, joins the room, and asks one recorded question after the other
+until the time is up. All times are taken at the users' end, by this machine's one clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from characters.errors import UserError
+from deploy.cli.address import check_address
+from deploy.load.talk import QUESTIONS, quiet, speech
+from deploy.load.user import User
+
+Outcome = Literal["talked", "queued", "refused", "failed"]
+
+_BETWEEN_ARRIVALS = 0.5
+_POLL_SECONDS = 1.0
+_FIRST_PICTURE = 60.0  # seconds
+_ANSWER = 30.0
+_KEPT_SOUND = 500  # blocks of 10 ms
+_LAG_EVERY = 0.05
+_SPEECH = 0.01  # magnitude; what the codec makes of silence stays below
+
+
+@dataclass
+class Visit:
+    """What happened to one user. Times are seconds since the test began.
+
+    Attributes:
+        number: of the user.
+        outcome: "talked"; "queued" if the time was up before there was a place; "refused"; "failed".
+        reason: the server's code and words, or what went wrong.
+        asked: when it asked for a session.
+        position: in the queue at first; 0 if it was let in at once.
+        seated: when it was told to come in; None if it never was.
+        ended: when it was over.
+        frames, sounds: when each frame and each block of sound came.
+        turns: seconds from the end of a question to the first sound of the answer.
+        unanswered: questions without an answer within half a minute.
+        late: chunks that were late, as the server counts them.
+    """
+
+    number: int
+    outcome: Outcome = "queued"
+    reason: str = ""
+    asked: float = 0.0
+    position: int = 0
+    seated: float | None = None
+    ended: float = 0.0
+    frames: list[float] = field(default_factory=list)
+    sounds: list[float] = field(default_factory=list)
+    turns: list[float] = field(default_factory=list)
+    unanswered: int = 0
+    late: int = 0
+
+
+@dataclass
+class Outing:
+    """All visits of one test.
+
+    Attributes:
+        url: of the application.
+        seconds: that it took.
+        health: what the application said of itself before.
+        visits: by number.
+        lags: seconds by which this program itself was late, twenty times a second: its own share of what it measured.
+    """
+
+    url: str
+    seconds: float
+    health: dict[str, Any]
+    visits: list[Visit]
+    lags: list[float]
+
+
+class Refusal(Exception):
+    """The server said no: its code and words, and when to try again, if it said."""
+
+
+class Server:
+    """The application's HTTP interface.
+
+    Args:
+        url: http:// or https://.
+        key: its API key; none if empty.
+
+    Raises:
+        UserError: that is no address.
+    """
+
+    def __init__(self, url: str, key: str = "") -> None:
+        self.url = check_address(url, "--url")
+        self._headers = {"content-type": "application/json"} | ({"x-api-key": key} if key else {})
+
+    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """JSON in and out.
+
+        Raises:
+            Refusal: an error of the API.
+            UserError: nobody answers there, or somebody else.
+        """
+        return await asyncio.to_thread(self._request, method, path, body)
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, self._headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise Refusal(_words(error)) from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"no application at {self.url}: {getattr(error, 'reason', error)}") from None
+
+
+def loadtest(url: str, users: int, minutes: float, character: str, say: Callable[[str], None] = print) -> Outing:
+    """Send `users` users, half a second apart, for `minutes` from the first one's coming.
+
+    Args:
+        url: of the application; its API key is CHARACTERS_API_KEY in the environment.
+        character: slug of whom they talk to.
+        say: prints a line.
+
+    Raises:
+        UserError: no application there, or no such character.
+    """
+    server = Server(url, os.environ.get("CHARACTERS_API_KEY", ""))
+    return asyncio.run(_outing(server, users, 60 * minutes, character, say))
+
+
+async def _outing(server: Server, users: int, seconds: float, character: str, say: Callable[[str], None]) -> Outing:
+    try:
+        health = await server.request("GET", "/healthz")
+        known = [c["slug"] for c in await server.request("GET", "/v1/characters")]
+    except Refusal as refusal:
+        raise UserError(f"{server.url} answers: {refusal}") from None
+    if character not in known:
+        raise UserError(f"no character {character!r} there; there are {', '.join(known)}")
+    lines = [speech(question) for question in QUESTIONS]
+    say(f"{users} user(s), {seconds:.0f} s, {health['pipelines']} pipeline(s) there")
+    lags: list[float] = []
+    watch = asyncio.create_task(_watch(lags))
+    began = time.monotonic()
+    visitors = [Visitor(server, Visit(i), lines, began, began + seconds, character, say) for i in range(users)]
+    await asyncio.gather(*(visitor.come() for visitor in visitors))
+    watch.cancel()
+    return Outing(server.url, time.monotonic() - began, health, [v.visit for v in visitors], lags)
+
+
+class Visitor:
+    """One user.
+
+    Args:
+        server: of the application.
+        visit: what happens is written there.
+        lines: float32 [n] at 24 kHz each; asked in turn.
+        began, until: when the test began and ends, seconds of `time.monotonic`.
+        character: slug.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        visit: Visit,
+        lines: list[np.ndarray],
+        began: float,
+        until: float,
+        character: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self.visit = visit
+        self._server, self._lines, self._began, self._until = server, lines, began, until
+        self._character, self._say = character, say
+        self._session: dict[str, Any] = {}
+
+    async def come(self) -> None:
+        """The whole visit. What goes wrong is part of what is measured."""
+        visit = self.visit
+        await asyncio.sleep(visit.number * _BETWEEN_ARRIVALS)
+        visit.asked = self._now()
+        left = self._until - time.monotonic()
+        try:
+            async with asyncio.timeout(max(left, 0)):
+                await self._enter()
+                visit.seated = self._now()
+                await self._talk()
+        except TimeoutError:  # the time is up: for those who talk, that is the end that is wanted
+            if visit.seated is not None and not visit.frames:
+                visit.outcome, visit.reason = "failed", "let in, but no picture came before the end"
+        except Refusal as refusal:
+            visit.outcome, visit.reason = ("refused" if visit.seated is None else "failed"), str(refusal)
+        except Exception as error:
+            visit.outcome, visit.reason = "failed", str(error) or type(error).__name__
+        await self._leave()
+        visit.ended = self._now()
+        self._say(f"user {visit.number}: {visit.outcome}{f' ({visit.reason})' if visit.reason else ''}")
+
+    async def _enter(self) -> None:
+        """Ask for a session, and wait for it."""
+        body = {"character": self._character, "participant_name": f"user {self.visit.number}"}
+        self._session = await self._server.request("POST", "/v1/sessions", body)
+        self.visit.position = self._session["position"] or 0
+        while self._session["state"] == "NOT_READY":
+            await asyncio.sleep(_POLL_SECONDS)
+            self._session = await self._server.request("GET", f"/v1/sessions/{self._session['id']}")
+        if error := self._session["error"]:
+            raise Refusal(f"{error['code']}: {error['message']}")
+
+    async def _talk(self) -> None:
+        """Ask until the time is up."""
+        visit = self.visit
+        user = User(lambda at, _: visit.frames.append(at - self._began))
+        try:
+            await user.join(self._session["server_url"], self._session["participant_token"])
+            await user.until(lambda: user.frames, "no picture", _FIRST_PICTURE)
+            visit.outcome = "talked"
+            await user.until(lambda: user.said_by("character"), "no greeting", _FIRST_PICTURE)
+            for line in itertools.cycle(self._lines):
+                await quiet(user)
+                self._forget(user, _KEPT_SOUND)
+                user.say(line)
+                end = await user.spoken()
+                try:
+                    heard = await user.until(lambda end=end: user.loud(end, _SPEECH), "no answer", _ANSWER)
+                except AssertionError:
+                    visit.unanswered += 1
+                else:
+                    visit.turns.append(heard - end)
+        finally:
+            self._forget(user, 0)
+            visit.late = max((figures["drops"] for figures in user.seen.figures), default=0)
+            await user.leave()
+
+    def _forget(self, user: User, keep: int) -> None:
+        """Of old sound, keep only when it came."""
+        old = user.seen.sound[: len(user.seen.sound) - keep]
+        self.visit.sounds += [at - self._began for at, _ in old]
+        del user.seen.sound[: len(old)]
+
+    async def _leave(self) -> None:
+        """Hang up; a session that has failed says why."""
+        if not self._session:
+            return
+        try:
+            session = await self._server.request("GET", f"/v1/sessions/{self._session['id']}")
+            if session["state"] == "FAILED":
+                error = session["error"]
+                self.visit.outcome, self.visit.reason = "failed", f"{error['code']}: {error['message']}"
+            await self._server.request("DELETE", f"/v1/sessions/{self._session['id']}")
+        except (Refusal, UserError) as error:
+            self.visit.outcome, self.visit.reason = "failed", str(error)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+
+async def _watch(lags: list[float]) -> None:
+    while True:
+        due = time.monotonic() + _LAG_EVERY
+        await asyncio.sleep(_LAG_EVERY)
+        lags.append(time.monotonic() - due)
+
+
+def _words(error: urllib.error.HTTPError) -> str:
+    try:
+        told = json.load(error)["error"]
+        words = f"{told['code']}: {told['message']}"
+    except (ValueError, KeyError, TypeError):
+        words = f"HTTP {error.code}"
+    again = error.headers.get("retry-after")
+    return f"{words} (try again after {again} s)" if again else words

@@ -1,0 +1,1 @@
+"""The Serve application: HTTP, sessions, pipelines."""

@@ -1,0 +1,402 @@
+"""The HTTP interface: the page, characters, sessions, tokens, webhooks."""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+
+from characters.errors import did_you_mean
+from deploy.serving.gate import Gate, Problem
+from deploy.serving.session_manager import Director, LivekitGone, LivekitRefused
+from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
+from deploy.serving.tokens import CHARACTER, user_token
+from deploy.serving.webhook import Refused, WebhookGate
+
+WEB = Path(__file__).resolve().parents[1] / "web"
+_WEBHOOK = "/livekit/webhook"
+_WEBHOOK_BODY = 1_000_000
+_NAME_BYTES = 256  # what LiveKit allows
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must not contain control characters")
+    return text
+
+
+def _short(text: str) -> str:
+    if len(text.encode()) > _NAME_BYTES:
+        raise ValueError(f"must not be longer than {_NAME_BYTES} bytes")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_printable)]
+Name = Annotated[Text, AfterValidator(_short), Field(max_length=128)]
+
+
+class Failure(BaseModel):
+    """Why something was refused or has failed."""
+
+    code: str = Field(description="Stable; for programs.")
+    message: str = Field(description="For people.")
+
+
+class FailureAnswer(BaseModel):
+    """The body of every error."""
+
+    error: Failure
+
+
+class CharacterView(BaseModel):
+    """A character to choose."""
+
+    slug: str
+    name: str
+    description: str
+    greeting: str
+    portrait_url: str
+
+
+class NewSession(BaseModel):
+    """Who wants to talk to whom."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"character": "amara", "participant_name": "Ada"}]}
+    )
+    character: Name = Field(description="A slug from GET /v1/characters.")
+    participant_name: Name = ""
+
+
+class SessionView(BaseModel):
+    """A session as its user sees it."""
+
+    id: str
+    character: str
+    state: State
+    position: int | None = Field(description="In the queue, 1 = next; null when not queued.")
+    estimated_wait_s: float | None = Field(description="Seconds; null when not queued or not to be told.")
+    room_name: str
+    server_url: str | None = Field(description="LiveKit server; null while queued or over.")
+    participant_token: str | None = Field(description="To join the room with; null while queued or over.")
+    error: Failure | None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "h2XyZ0aQ9bLk3mNp",
+                    "character": "amara",
+                    "state": "READY",
+                    "position": None,
+                    "estimated_wait_s": None,
+                    "room_name": "characters-h2XyZ0aQ9bLk3mNp",
+                    "server_url": "ws://127.0.0.1:7880",
+                    "participant_token": "eyJhbGciOi...",
+                    "error": None,
+                }
+            ]
+        }
+    )
+
+
+class TokenRequest(BaseModel):
+    """LiveKit's TokenSource request. The character is named by `participant_attributes.character`, by the
+    `agent_name` of the first agent in `room_config`, or is the first of the gallery."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"participant_name": "Ada", "participant_attributes": {"character": "amara"}}]}
+    )
+    room_name: Name = ""
+    participant_identity: Name = ""
+    participant_name: Name = ""
+    participant_metadata: Annotated[str, Field(max_length=4096)] = ""
+    participant_attributes: dict[Name, Annotated[str, Field(max_length=1024)]] = Field(
+        default_factory=dict, max_length=32
+    )
+    room_config: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class TokenAnswer(BaseModel):
+    """LiveKit's TokenSource answer."""
+
+    server_url: str
+    participant_token: str
+
+
+class Health(BaseModel):
+    """What works."""
+
+    status: str
+    application: str = "characters"
+    livekit: bool
+    pipelines: int
+    running: int
+    queued: int
+    target: int = Field(description="Pipelines asked for.")
+    room: int = Field(description="Sessions that the machines hold, each within its deadline.")
+    shortfall: str = Field(description="What is asked for and cannot be had; empty for nothing.")
+    note: str = Field(description="What one should know about these figures; empty for nothing.")
+
+
+def create_api(director: Director) -> FastAPI:
+    """The application around a director, which it starts and closes."""
+    settings = director.settings
+    gate = WebhookGate(settings.livekit)
+    keys = [*settings.tenant_keys.items()] + ([("", settings.api_key)] if settings.api_key else [])
+
+    def holder_of(headers: Headers) -> str:
+        """The name of the key's holder."""
+        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+        found = [name for name, key in keys if hmac.compare_digest(given.encode(), key.encode())]
+        if keys and not found:
+            raise Problem(401, "unauthorised", "this server wants an API key: X-API-Key, or Authorization: Bearer")
+        return found[0] if found else ""
+
+    def signed(headers: Headers) -> None:
+        try:
+            gate.check(headers.get("authorization"))
+        except Refused as refused:
+            raise Problem(refused.status, refused.code, str(refused)) from None
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await director.start()
+        yield
+        await director.close()
+
+    app = FastAPI(
+        lifespan=lifespan,
+        title="characters",
+        version="1",
+        description="Talk to a character in a LiveKit room.",
+        responses={code: {"model": FailureAnswer} for code in (400, 401, 404, 405, 408, 409, 413, 422, 429, 502, 503)},
+    )
+    app.add_middleware(
+        Gate,
+        check={"/v1/": holder_of, "/token": holder_of, _WEBHOOK: signed},
+        limit=settings.max_body,
+        larger={_WEBHOOK: _WEBHOOK_BODY},
+    )
+    if settings.cors:
+        origins = [origin.strip() for origin in settings.cors.split(",")]
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+
+    @app.exception_handler(Problem)
+    async def on_problem(_: Request, problem: Problem) -> JSONResponse:
+        return problem.answer()
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        return Problem(422, "invalid_request", f"{where}: {first['msg']}" if where else first["msg"]).answer()
+
+    @app.exception_handler(HTTPException)
+    async def on_http(_: Request, error: HTTPException) -> JSONResponse:
+        """Those of FastAPI itself: no such path or method, a body that cannot be read."""
+        code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+        return Problem(error.status_code, code, error.detail, **dict(error.headers or {})).answer()
+
+    def authorised(
+        request: Request,
+        authorization: Annotated[str | None, Header()] = None,  # for the documentation
+        x_api_key: Annotated[str | None, Header()] = None,
+    ) -> str:
+        return holder_of(request.headers)
+
+    locked = [Depends(authorised)]
+    tenant = Depends(authorised)  # the name of the key's holder
+
+    def find(session_id: str) -> Session:
+        session = director.sessions.get(session_id)
+        if session is None:
+            raise Problem(404, "unknown_session", "there is no such session (any more)")
+        return session
+
+    def check_character(slug: str) -> str:
+        if slug not in director.characters:
+            known = list(director.characters)
+            raise Problem(404, "unknown_character", f"no character {slug!r}; {did_you_mean(slug, known)}")
+        return slug
+
+    async def admit(character: str, name: str, **options: Any) -> Session:
+        try:
+            return await let_in(character, name, **options)
+        except Problem as problem:
+            director.refused(problem.code)
+            raise
+
+    async def let_in(character: str, name: str, **options: Any) -> Session:
+        try:
+            session = director.sessions.create(character, name, **options)
+        except NotAdmitted as error:
+            refused = error.refused
+            headers = {} if refused.retry_after is None else {"Retry-After": str(refused.retry_after)}
+            status = 429 if refused.code == "quota" else 503
+            raise Problem(status, refused.code, refused.message, **headers) from None
+        except RoomTaken:
+            raise Problem(409, "room_taken", "this room is in use by somebody else") from None
+        try:
+            await director.open_room(session)
+        except LivekitRefused as error:
+            director.act(director.sessions.failed(session, "livekit_refused", str(error)))
+            raise Problem(502, "livekit_refused", str(error)) from None
+        except LivekitGone as error:
+            director.act(director.sessions.failed(session, "livekit_unreachable", str(error)))
+            raise Problem(503, "livekit_unreachable", str(error), **{"Retry-After": "5"}) from None
+        await director.remember()  # before its user is told of it
+        return session
+
+    def view(session: Session) -> SessionView:
+        may_join = session.state in (State.READY, State.RUNNING)
+        position = director.sessions.position(session) or None
+        wait = director.sessions.estimated_wait(session) if position else None
+        access = settings.livekit
+        failure = session.failure
+        return SessionView(
+            id=session.id,
+            character=session.character,
+            state=session.state,
+            position=position,
+            estimated_wait_s=round(wait, 1) if wait is not None and math.isfinite(wait) else None,
+            room_name=session.room,
+            server_url=access.browser_url if may_join else None,
+            participant_token=user_token(access, session.room, session.identity, session.name) if may_join else None,
+            error=Failure(code=failure.code, message=failure.message) if failure else None,
+        )
+
+    @app.get("/healthz")
+    async def healthz() -> Health:
+        """Whether the application works, and what it is doing."""
+        livekit = await director.livekit_answers()
+        states = [s.state for s in director.sessions.all()]
+        return Health(
+            status="ok" if livekit and director.sessions.capacity and not director.shortfall else "degraded",
+            livekit=livekit,
+            pipelines=director.sessions.capacity,
+            running=states.count(State.RUNNING),
+            queued=states.count(State.NOT_READY),
+            target=director.replicas.target,
+            room=director.replicas.room,
+            shortfall=director.shortfall,
+            note=director.replicas.note,
+        )
+
+    @app.get("/v1/characters", dependencies=locked)
+    async def characters() -> list[CharacterView]:
+        """The characters to choose from."""
+        return [
+            CharacterView(
+                slug=c.slug,
+                name=c.character.name,
+                description=c.character.description,
+                greeting=c.character.greeting,
+                portrait_url=f"/v1/characters/{c.slug}/portrait",
+            )
+            for c in director.characters.values()
+        ]
+
+    @app.get("/v1/characters/{slug}/portrait", response_class=FileResponse)
+    async def portrait(slug: str) -> FileResponse:
+        """A character's picture."""
+        return FileResponse(director.characters[check_character(slug)].portrait)
+
+    @app.post("/v1/sessions", status_code=201)
+    async def create_session(request: NewSession, holder: str = tenant) -> SessionView:
+        """Ask for a session. READY: join the room within a minute. NOT_READY: queued; ask again every second or so."""
+        return view(await admit(check_character(request.character), request.participant_name, tenant=holder))
+
+    @app.get("/v1/sessions/{session_id}", dependencies=locked)
+    async def get_session(session_id: str) -> SessionView:
+        """How a session stands. Asking keeps the place in the queue."""
+        return view(find(session_id))
+
+    @app.delete("/v1/sessions/{session_id}", dependencies=locked)
+    async def delete_session(session_id: str) -> SessionView:
+        """Hang up, or leave the queue."""
+        session = find(session_id)
+        director.act(director.sessions.cancel(session))
+        return view(session)
+
+    @app.get("/v1/sessions/{session_id}/trace", dependencies=locked)
+    async def trace(session_id: str) -> dict[str, Any]:
+        """The newest chunks and turns of a running session, for chrome://tracing or Perfetto."""
+        found = await director.trace(find(session_id))
+        if found is None:
+            raise Problem(409, "not_running", "only a running session has a trace")
+        return found
+
+    @app.post("/token", status_code=201)
+    async def token(request: TokenRequest, holder: str = tenant) -> TokenAnswer:
+        """LiveKit's TokenSource endpoint. Joining the room starts the character, or takes a place in the queue."""
+        if request.participant_identity == CHARACTER:
+            raise Problem(422, "invalid_request", f"participant_identity: {CHARACTER!r} is the character's own")
+        session = await admit(
+            check_character(_wanted(request) or next(iter(director.characters))),
+            request.participant_name,
+            room=request.room_name,
+            identity=request.participant_identity,
+            tenant=holder,
+            waits_in_room=True,
+        )
+        granted = user_token(
+            settings.livekit,
+            session.room,
+            session.identity,
+            request.participant_name,
+            request.participant_metadata,
+            request.participant_attributes,
+        )
+        return TokenAnswer(server_url=settings.livekit.browser_url, participant_token=granted)
+
+    @app.post(_WEBHOOK)
+    async def webhook(request: Request) -> dict[str, str]:
+        """For the LiveKit server only: who came and who left."""
+        try:
+            event = gate.receive(await request.body(), request.headers.get("authorization"))
+        except Refused as refused:
+            raise Problem(refused.status, refused.code, str(refused)) from None
+        who = event.participant.identity
+        if who and who != CHARACTER:
+            if event.event == "participant_joined":
+                director.act(director.sessions.joined(event.room.name, who))
+            elif event.event == "participant_left":
+                director.act(director.sessions.left(event.room.name, who))
+        return {"status": "ok"}
+
+    if WEB.is_dir():
+        app.mount("/static", StaticFiles(directory=WEB), name="static")
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        index = WEB / "index.html"
+        if not index.is_file():
+            raise Problem(404, "no_page", "this installation has no web page")
+        return FileResponse(index)
+
+    return app
+
+
+def _wanted(request: TokenRequest) -> str:
+    """The character that a TokenSource request names; "" if none."""
+    if slug := request.participant_attributes.get("character"):
+        return slug
+    agents = request.room_config.get("agents")
+    if isinstance(agents, list) and agents and isinstance(agents[0], dict):
+        name = agents[0].get("agent_name") or agents[0].get("agentName")
+        return name if isinstance(name, str) else ""
+    return ""

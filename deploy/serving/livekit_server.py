@@ -1,0 +1,183 @@
+"""livekit-server: find it, install it, run it on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+from characters.character import user_folder
+from characters.errors import UserError
+from deploy.serving.settings import LOOPBACK, LivekitAccess
+
+PROGRAM = "livekit-server"
+MODULE = "github.com/livekit/livekit-server/cmd/server"
+VERSION = "v1.13.5"  # the newest that `go install` takes: later ones replace a dependency
+THREE_WAYS = (
+    f"there is no {PROGRAM}; get it in one of three ways: (1) install Go (https://go.dev/dl) and run "
+    "`characters livekit install`; (2) put the program of a release "
+    "(https://github.com/livekit/livekit/releases) on your PATH; (3) set LIVEKIT_URL, LIVEKIT_API_KEY and "
+    "LIVEKIT_API_SECRET to a server that is already running"
+)
+_START_SECONDS = 20.0
+_STOP_SECONDS = 5.0
+
+
+def program_folder() -> Path:
+    """Where `characters livekit install` puts the program."""
+    return user_folder() / "bin"
+
+
+def find_server() -> Path | None:
+    """The program: installed by us, else on PATH."""
+    own = program_folder() / PROGRAM
+    if own.is_file() and os.access(own, os.X_OK):
+        return own
+    found = shutil.which(PROGRAM)
+    return Path(found) if found else None
+
+
+def require_server() -> Path:
+    """The program. Raises UserError, naming the three ways to get it, if there is none."""
+    found = find_server()
+    if found is None:
+        raise UserError(THREE_WAYS)
+    return found
+
+
+def install_server() -> Path:
+    """Build the program with Go; minutes the first time. Go's own messages go to stderr.
+
+    Raises:
+        UserError: Go is missing, or could not build it.
+    """
+    go = shutil.which("go")
+    if go is None:
+        raise UserError(THREE_WAYS)
+    folder = program_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".build.", dir=folder) as work:
+        environment = os.environ | {"GOBIN": work}
+        done = subprocess.run([go, "install", f"{MODULE}@{VERSION}"], env=environment, stdout=sys.stderr)
+        built = Path(work) / "server"
+        if done.returncode or not built.is_file():
+            raise UserError(f"go install {MODULE}@{VERSION} failed; its messages are above. Otherwise: {THREE_WAYS}")
+        os.replace(built, folder / PROGRAM)
+    return folder / PROGRAM
+
+
+def server_config(access: LivekitAccess, webhook: str) -> str:
+    """Its configuration as JSON (which is YAML): loopback only, no STUN, one port for each kind of transport.
+
+    Args:
+        access: keys and port.
+        webhook: URL that it reports to; "" for none.
+    """
+    config: dict[str, object] = {
+        "port": access.port,
+        "bind_addresses": [LOOPBACK],
+        "keys": {access.key: access.secret},
+        "rtc": {
+            "tcp_port": 0,  # media over TCP would listen on all interfaces, and loopback loses no packets
+            "udp_port": access.port + 1,
+            "node_ip": LOOPBACK,
+            "use_external_ip": False,
+            "enable_loopback_candidate": True,
+            "interfaces": {"includes": ["lo", "lo0"]},
+            "stun_servers": [],
+        },
+        "room": {"auto_create": True, "empty_timeout": 60, "departure_timeout": 30},
+        "logging": {"level": "warn"},
+    }
+    if webhook:
+        config["webhook"] = {"api_key": access.key, "urls": [webhook]}
+    return json.dumps(config)
+
+
+class LivekitServer:
+    """A running server of our own, which dies with this process.
+
+    Args:
+        access: where it shall listen.
+        webhook: see `server_config`.
+
+    Raises:
+        UserError: no program, or it ends at once or does not answer.
+    """
+
+    def __init__(self, access: LivekitAccess, webhook: str = "") -> None:
+        program = require_server()
+        self.access = access
+        self._log = tempfile.TemporaryFile(mode="w+b")  # noqa: SIM115  # open as long as the server runs
+        # The configuration holds the secret: it goes through the environment, where only this user can read it.
+        environment = os.environ | {"LIVEKIT_CONFIG": server_config(access, webhook)}
+        self._process = subprocess.Popen(
+            [str(program)], env=environment, stdout=self._log, stderr=self._log, preexec_fn=_die_with_parent
+        )
+        try:
+            self._await_answer()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it."""
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_SECONDS)
+        if self.running:  # it waits for participants to leave
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _await_answer(self) -> None:
+        give_up = time.monotonic() + _START_SECONDS
+        while time.monotonic() < give_up:
+            if not self.running:
+                raise UserError(f"{PROGRAM} ended at once: {self._last_line()}")
+            if answers(self.access.url):
+                return
+            time.sleep(0.05)
+        raise UserError(f"{PROGRAM} does not answer at {self.access.url}: {self._last_line()}")
+
+    def _last_line(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][-300:] if lines else "it said nothing"
+
+
+def answers(url: str, timeout: float = 1.0) -> bool:
+    """Whether a LiveKit server answers at ws://... or wss://..."""
+    try:
+        with urllib.request.urlopen("http" + url.removeprefix("ws"), timeout=timeout) as answer:
+            return answer.status == 200
+    except (OSError, ValueError):
+        return False
+
+
+def _die_with_parent() -> None:
+    """Linux ends the server with whoever started it, however that one ends. Ctrl-C is the parent's to handle."""
+    os.setpgrp()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

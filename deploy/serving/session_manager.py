@@ -1,0 +1,391 @@
+"""Makes happen what `sessions` decides: rooms on the LiveKit server, calls to the pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from livekit import api
+
+from actors.pipeline.session import RoomAddress
+from actors.pipeline.session import Session as PipelineSession
+from characters.character import LoadedCharacter, list_characters
+from characters.errors import UserError
+from characters.media.portrait import load_portrait
+from deploy.planning.scaling import shortfall
+from deploy.serving.live import Live
+from deploy.serving.records import Records, Run
+from deploy.serving.session_metrics import SessionMetrics
+from deploy.serving.sessions import MOMENTS, Action, Session, Sessions, State
+from deploy.serving.settings import Settings
+from deploy.serving.tokens import CHARACTER, character_token, room_configuration
+
+log = logging.getLogger("ray.serve")
+
+_TICK_SECONDS = 0.5
+_RECONCILE_TICKS = 10
+_LIVEKIT_SECONDS = 3.0
+_FOLLOW_SECONDS = 1.0
+_MOVES = 3  # a session that takes its pipeline down with it must not take all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How the pipelines stand.
+
+    Attributes:
+        ready: names of those that take sessions.
+        there: names of all, those too that only finish a talk.
+        target: how many are asked for.
+        room: how many sessions the machines hold, each within its deadline.
+        lacking: why that is none, whatever is started.
+        note: what one should know about these figures.
+    """
+
+    ready: frozenset[str] = frozenset()
+    there: frozenset[str] = frozenset()
+    target: int = 0
+    room: int = 0
+    lacking: str | None = None
+    note: str = ""
+
+
+class Pipelines(Protocol):
+    """Where sessions run."""
+
+    async def look(self) -> Replicas:
+        """How they stand now."""
+        ...
+
+    def run(self, session: PipelineSession) -> AsyncIterator[Run]:
+        """See `Pipeline.session`; closing the iterator ends the session."""
+        ...
+
+    async def ledger(self, room: str) -> dict[str, Any]:
+        """The Chrome trace of the session whose room's actor has this name."""
+        ...
+
+
+class LivekitGone(Exception):
+    """The LiveKit server does not answer."""
+
+
+class LivekitRefused(Exception):
+    """The LiveKit server does not want what it is asked for: a wrong key, a name that it does not allow."""
+
+
+class PipelineGone(Exception):
+    """A pipeline has ended, as a whole, under its session."""
+
+
+class Director:
+    """Owns the sessions of one application.
+
+    Args:
+        settings: of the application.
+        pipelines: where sessions run.
+        frame_size: (height, width) of the model's frames, for portraits.
+        records: where sessions outlive this process.
+        clock: seconds.
+        metrics: told how the sessions stand, if there is one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        pipelines: Pipelines,
+        frame_size: tuple[int, int],
+        records: Records,
+        clock: Callable[[], float] = time.monotonic,
+        metrics: SessionMetrics | None = None,
+    ) -> None:
+        self.settings = settings
+        self.characters: dict[str, LoadedCharacter] = {c.slug: c for c in list_characters()}
+        self.sessions = Sessions(settings.admission, settings.grace_s, settings.join_s, settings.poll_s, clock)
+        self.replicas = Replicas()
+        self.live = Live()
+        self._clock, self._metrics = clock, metrics
+        self._pipelines, self._frame_size, self._records = pipelines, frame_size, records
+        self._recorded: dict[str, dict[str, Any]] = {}  # what the records hold, by session
+        self._recording = asyncio.Lock()
+        self._portraits: dict[str, np.ndarray] = {}
+        self._calls: dict[str, asyncio.Task[bool]] = {}
+        self._followed: set[str] = set()  # sessions whose call was made by a process before this one
+        self._runs: dict[str, Run] = {}  # newest, by session
+        self._told = ""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._api: api.LiveKitAPI | None = None
+
+    async def start(self) -> None:
+        """Begin to look after the sessions, in the running event loop: first those of a process that died."""
+        await self._look()
+        await self._restore()
+        self._spawn(self._tend())
+
+    async def _restore(self) -> None:
+        known = await asyncio.to_thread(self._records.sessions)
+        for record in sorted(known, key=lambda record: float(record["created"])):
+            run = await asyncio.to_thread(self._records.run, record["id"])
+            session = self.sessions.restore(record, run is not None)
+            self._recorded[session.id] = record
+            log.warning("session %s is known from before: %s, %s", session.id, session.state, run)
+            if run is not None and not session.over:
+                self._followed.add(session.id)
+                self._watch(session, self._follow(session, run))
+
+    @property
+    def shortfall(self) -> str:
+        """What is asked for and cannot be had; "" for nothing."""
+        now = self.replicas
+        if now.lacking:
+            return now.lacking
+        return shortfall(now.target, len(now.ready), now.room) or ""
+
+    async def close(self) -> None:
+        """End every session."""
+        for session in self.sessions.all():
+            self.act(self.sessions.cancel(session))
+        await self.remember()
+        tasks = [*self._calls.values()]
+        for task in [*self._tasks, *tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *tasks, return_exceptions=True)
+        if self._api is not None:
+            await self._api.aclose()  # type: ignore[no-untyped-call]
+
+    def act(self, actions: list[Action]) -> None:
+        """Do what the state machine wants done."""
+        for action in actions:
+            session = action.session
+            match action.kind:
+                case "start":
+                    self._watch(session, self._run(session))
+                case "stop":
+                    call = self._calls.get(session.id)
+                    if call is not None and session.id not in self._followed:
+                        call.cancel()  # the room is closed after it: a room that goes first looks like a failure
+                case "close":
+                    self._spawn(self._close_room(session.room))
+        self._spawn(self.remember())
+
+    async def remember(self) -> None:
+        """Write down what has changed, for the process that comes after this one."""
+        async with self._recording:
+            now, there = self._clock(), {session.id: session for session in self.sessions.all()}
+            changed = {}
+            for key, session in there.items():
+                before = self._recorded.get(key)
+                if before is None or not before["over"]:
+                    record = session.record(now)
+                    if before is None or any(before[name] != record[name] for name in record if name not in MOMENTS):
+                        changed[key] = record
+            gone = [key for key in self._recorded if key not in there]
+            try:
+                await asyncio.to_thread(self._write, changed, gone)
+            except Exception as error:  # the next change brings the next attempt
+                log.warning("cannot write the sessions down: %s", error)
+
+    def _write(self, changed: dict[str, dict[str, Any]], gone: list[str]) -> None:
+        for key, record in changed.items():
+            self._records.save(key, record)
+            self._recorded[key] = record
+        for key in gone:
+            self._records.forget(key)
+            del self._recorded[key]
+
+    def _watch(self, session: Session, call: Coroutine[Any, Any, bool]) -> None:
+        task = self._calls[session.id] = asyncio.get_running_loop().create_task(call)
+        # Not at the end of the coroutine: a task that is cancelled before its first step runs nothing at all.
+        task.add_done_callback(functools.partial(self._ended, session))
+
+    def refused(self, code: str) -> None:
+        """A session was not let in, for the reason that the API gives."""
+        if self._metrics is not None:
+            self._metrics.refused(code)
+
+    async def open_room(self, session: Session) -> None:
+        """Create the session's room, so that it is known to be there.
+
+        Raises:
+            LivekitRefused: the server refuses.
+            LivekitGone: it does not answer, or is in trouble itself.
+        """
+        config = room_configuration(session.room)
+        request = api.CreateRoomRequest(
+            name=session.room,
+            empty_timeout=config.empty_timeout,
+            departure_timeout=config.departure_timeout,
+            max_participants=config.max_participants,
+            sync_streams=True,
+        )
+        try:
+            async with asyncio.timeout(_LIVEKIT_SECONDS):
+                await self._livekit().room.create_room(request)
+        except Exception as error:  # the client raises whatever its transport does
+            if isinstance(error, api.ServerError) and 400 <= error.status < 500:
+                raise LivekitRefused(f"the LiveKit server refuses: {error.message or error.code}") from error
+            raise LivekitGone(f"the LiveKit server does not answer: {error}") from error
+
+    async def trace(self, session: Session) -> dict[str, Any] | None:
+        """The Chrome trace of a running session; None if there is none now."""
+        run = self._runs.get(session.id)
+        return await self._pipelines.ledger(run.room) if run is not None and run.room else None
+
+    async def livekit_answers(self) -> bool:
+        """Whether the server does."""
+        try:
+            async with asyncio.timeout(_LIVEKIT_SECONDS):
+                await self._livekit().room.list_rooms(api.ListRoomsRequest(names=["-"]))
+            return True
+        except Exception:
+            return False
+
+    async def _run(self, session: Session) -> bool:
+        """The streaming call of one session.
+
+        Returns:
+            Whether the session has lost its pipeline and is to go on in another.
+        """
+        told = ""
+        try:
+            stream = self._pipelines.run(await asyncio.to_thread(self._describe, session))
+            async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
+                async for run in events:
+                    log.info("session %s: %s: %s", session.id, run.state, run.reason)
+                    told, self._runs[session.id] = run.state, run
+            if told != "stopped" and not session.over:
+                raise PipelineGone("the call ended by itself, without a reason")
+        except PipelineGone as error:
+            log.warning("session %s has lost its pipeline: %s", session.id, error)
+            if session.moves < _MOVES:
+                return True
+            self.act(self.sessions.failed(session, "pipeline_failed", "its pipelines kept ending"))
+        except Exception as error:
+            cause = getattr(error, "cause", None) or error
+            code = "refused" if isinstance(cause, UserError) else "pipeline_failed"
+            log.error("session %s failed: %s", session.id, cause)
+            lines = str(cause).strip().splitlines()
+            self.act(self.sessions.failed(session, code, lines[-1] if lines else type(cause).__name__))
+        return False
+
+    async def _follow(self, session: Session, run: Run | None) -> bool:
+        """A call that a process before this one made, and that nobody here can cancel: the records say how it goes.
+
+        Returns:
+            See `_run`.
+        """
+        while run is not None:
+            self._runs[session.id] = run
+            await asyncio.sleep(_FOLLOW_SECONDS)
+            if self.replicas.there and run.pipeline not in self.replicas.there:
+                return True
+            try:
+                run = await asyncio.to_thread(self._records.run, session.id)
+            except Exception as error:
+                log.warning("cannot ask how session %s stands: %s", session.id, error)
+        return False
+
+    def _ended(self, session: Session, call: asyncio.Task[bool]) -> None:
+        """The streaming call of a session is over."""
+        displaced = False
+        if not call.cancelled():
+            displaced = call.result()
+        elif not session.over:  # else somebody has hung up
+            log.error("session %s: its call was cancelled, and nobody asked for it", session.id)
+            self.act(self.sessions.failed(session, "pipeline_failed", "its call was cancelled"))
+        self._calls.pop(session.id, None)
+        self._followed.discard(session.id)
+        run = self._runs.pop(session.id, None)
+        gone = run.pipeline if run else ""
+        if displaced and not session.over:
+            # Until Serve has noticed, too: nobody is to be sent there.
+            self.sessions.capacity = self._capacity(self.replicas.ready - {gone})
+            self._spawn(asyncio.to_thread(self._records.report, session.id, None))
+            self.act(self.sessions.displaced(session))
+        else:
+            self._spawn(self._close_room(session.room))
+            self.act(self.sessions.freed(session))
+
+    def _describe(self, session: Session) -> PipelineSession:
+        """What the pipeline needs to know."""
+        loaded, live = self.characters[session.character], self.live
+        character = live.applied(session.character, loaded.character)
+        if session.character not in self._portraits:
+            self._portraits[session.character] = load_portrait(loaded.portrait, *self._frame_size)
+        access = self.settings.livekit
+        token = character_token(access, session.room, loaded.slug, character.name)
+        return PipelineSession(
+            portrait=self._portraits[session.character],
+            seed=self.settings.seed,
+            room=RoomAddress("livekit", access.url, token, live.bitrate),
+            character=character,
+            id=session.id,
+        )
+
+    async def _tend(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            ticks += 1
+            try:
+                await self._look()
+                self.act(self.sessions.tick())
+                if self._metrics is not None:
+                    self._metrics.observe(self.sessions.all(), self.sessions.capacity, self._clock())
+                if ticks % _RECONCILE_TICKS == 0:
+                    await self._reconcile()
+            except Exception:  # this loop must outlive whatever Serve or LiveKit answer in a bad moment
+                log.exception("looking after the sessions failed; going on")
+
+    async def _look(self) -> None:
+        now = self.replicas = await self._pipelines.look()
+        self.sessions.capacity = self._capacity(now.ready)
+        self.sessions.refuse(now.lacking)
+        told = self.shortfall or now.note
+        if told and told != self._told:
+            log.warning("%s", told)
+        self._told = told
+
+    def _capacity(self, ready: frozenset[str]) -> int:
+        """Seats: one for each pipeline that takes sessions, and those that sessions still hold on any that is going."""
+        staying = sum(run.pipeline not in ready for run in self._runs.values())
+        return min(len(ready) + staying, self.replicas.room)
+
+    async def _reconcile(self) -> None:
+        """Webhooks can be lost, with a server that dies or one that was never told of us: ask who is in the rooms."""
+        open_ones = {s.room: s for s in self.sessions.all() if s.state in (State.READY, State.RUNNING)}
+        if not open_ones:
+            return
+        try:
+            async with asyncio.timeout(_LIVEKIT_SECONDS):
+                for room, session in open_ones.items():
+                    found = await self._livekit().room.list_participants(api.ListParticipantsRequest(room=room))
+                    there = session.identity in {p.identity for p in found.participants if p.identity != CHARACTER}
+                    if there != session.present:
+                        note = self.sessions.joined if there else self.sessions.left
+                        self.act(note(room, session.identity))
+        except Exception as error:
+            log.warning("cannot ask the LiveKit server who is there: %s", error)
+
+    async def _close_room(self, room: str) -> None:
+        with contextlib.suppress(Exception):  # it may never have been opened, or be gone with its server
+            async with asyncio.timeout(_LIVEKIT_SECONDS):
+                await self._livekit().room.delete_room(api.DeleteRoomRequest(room=room))
+
+    def _livekit(self) -> api.LiveKitAPI:
+        if self._api is None:
+            access = self.settings.livekit
+            self._api = api.LiveKitAPI("http" + access.url.removeprefix("ws"), access.key, access.secret)
+        return self._api
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

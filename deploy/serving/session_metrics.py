@@ -1,0 +1,54 @@
+"""Sessions and queue as Prometheus sees them: names begin with `ray_` there."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Sequence
+from pathlib import Path
+
+from ray.util.metrics import Counter, Gauge
+
+from actors.pipeline.topology import Profile
+from deploy.serving.sessions import Session, State
+
+
+class SessionMetrics:
+    """Of one application; tagged by model and plan, never by room.
+
+    Args:
+        profile: that its pipelines run.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        plan = profile.plan
+        tags = {"plan": f"{plan.pipeline}x{plan.sequence}+{plan.decoder}", "model": Path(profile.model).stem}
+        keys = tuple(tags)
+        self._sessions = Gauge(
+            "characters_sessions", "Sessions by state; those that are over, of the last ten minutes", ("state", *keys)
+        ).set_default_tags(tags)
+        self._pipelines = Gauge("characters_pipelines", "Pipelines there are", keys).set_default_tags(tags)
+        self._longest_wait = Gauge(
+            "characters_longest_wait_seconds", "Seconds that the first in the queue has waited", keys
+        ).set_default_tags(tags)
+        self._refused = Counter(
+            "characters_refused_sessions", "Sessions not let in, by the API's code", ("reason", *keys)
+        ).set_default_tags(tags)
+
+    def observe(self, sessions: Sequence[Session], pipelines: int, now: float) -> None:
+        """How things stand.
+
+        Args:
+            sessions: all that are known.
+            pipelines: that there are.
+            now: seconds of the sessions' clock.
+        """
+        states = Tally(session.state for session in sessions)
+        for state in State:
+            self._sessions.set(states[state], {"state": state})
+        self._pipelines.set(pipelines)
+        waits = [now - session.created for session in sessions if session.state is State.NOT_READY]
+        self._longest_wait.set(max(waits, default=0.0))
+
+    def refused(self, reason: str) -> None:
+        """A session was not let in."""
+        self._refused.inc(tags={"reason": reason})

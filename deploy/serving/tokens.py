@@ -1,0 +1,55 @@
+"""Access to rooms: tokens for users and characters, and the room's configuration."""
+
+from __future__ import annotations
+
+import datetime
+
+from livekit import api
+
+from deploy.serving.settings import LivekitAccess
+
+CHARACTER = "character"  # identity of the character in every room
+_USER_TTL = datetime.timedelta(minutes=15)  # to join within; a connection once made lasts
+_CHARACTER_TTL = datetime.timedelta(days=7)  # its process may have to join again at any time
+# User, character, and one more: a reconnecting client may overlap with itself.
+_PARTICIPANTS = 3
+
+
+def room_configuration(room: str) -> api.RoomConfiguration:
+    """The same however the room comes to be: created by us, or by the first who joins after a restart of the server.
+
+    `sync_streams` makes the browser play picture and sound in step.
+    """
+    return api.RoomConfiguration(
+        name=room, empty_timeout=60, departure_timeout=30, max_participants=_PARTICIPANTS, sync_streams=True
+    )
+
+
+def user_token(
+    access: LivekitAccess,
+    room: str,
+    identity: str,
+    name: str = "",
+    metadata: str = "",
+    attributes: dict[str, str] | None = None,
+) -> str:
+    """A user's token for one room, as JWT: may speak, show a camera (nobody watches), type, and see and hear."""
+    grants = api.VideoGrants(
+        room_join=True,
+        room=room,
+        can_publish=True,
+        can_subscribe=True,
+        can_publish_data=True,
+        can_publish_sources=["microphone", "camera"],
+    )
+    token = api.AccessToken(access.key, access.secret).with_identity(identity).with_name(name).with_grants(grants)
+    token = token.with_metadata(metadata).with_attributes(attributes or {})
+    return token.with_room_config(room_configuration(room)).with_ttl(_USER_TTL).to_jwt()
+
+
+def character_token(access: LivekitAccess, room: str, slug: str, name: str) -> str:
+    """The character's own token for one room, as JWT."""
+    grants = api.VideoGrants(room_join=True, room=room, can_update_own_metadata=True)
+    token = api.AccessToken(access.key, access.secret).with_identity(CHARACTER).with_name(name).with_grants(grants)
+    token = token.with_kind("agent").with_attributes({"characters.slug": slug, "lk.agent.state": "initializing"})
+    return token.with_room_config(room_configuration(room)).with_ttl(_CHARACTER_TTL).to_jwt()

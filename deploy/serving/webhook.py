@@ -1,0 +1,84 @@
+"""LiveKit's webhooks: who sent it, and whether it has been here before."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from livekit import api
+
+from deploy.serving.settings import LivekitAccess
+
+_OLDEST_SECONDS = 300.0
+_REMEMBERED = 10_000
+
+
+class Refused(Exception):
+    """A webhook that is not acted on. `status`: HTTP; `code`: stable."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class WebhookGate:
+    """Lets through what the server signed, once, and while it is fresh.
+
+    Args:
+        access: whose signature counts.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, access: LivekitAccess, clock: Callable[[], float] = time.time) -> None:
+        self._verifier = api.TokenVerifier(access.key, access.secret)
+        self._receiver = api.WebhookReceiver(self._verifier)
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._clock = clock
+
+    def check(self, authorization: str | None) -> str:
+        """Check who sent a request, before its body has come.
+
+        Args:
+            authorization: the header of that name.
+
+        Returns:
+            The token in it, which names the body's digest.
+
+        Raises:
+            Refused: there is none, or it is not the server's.
+        """
+        token = (authorization or "").removeprefix("Bearer ").strip()
+        if not token:
+            raise Refused(401, "unsigned", "the webhook is not signed")
+        try:
+            self._verifier.verify(token)
+        except Exception as error:  # the library raises whatever its parts do
+            raise Refused(401, "bad_signature", f"the webhook's signature is not valid: {error}") from error
+        return token
+
+    def receive(self, body: bytes, authorization: str | None) -> api.WebhookEvent:
+        """Check a request.
+
+        Args:
+            body: as it came.
+            authorization: the header of that name.
+
+        Raises:
+            Refused: no or a wrong signature, another body than was signed, stale, or seen before.
+        """
+        token = self.check(authorization)
+        try:
+            event = self._receiver.receive(body.decode(), token)
+        except Exception as error:  # the library raises whatever its parts do
+            raise Refused(401, "bad_signature", f"the webhook's signature is not valid: {error}") from error
+        if not event.id:
+            raise Refused(400, "no_id", "the webhook has no id")
+        if abs(self._clock() - event.created_at) > _OLDEST_SECONDS:
+            raise Refused(401, "stale", "the webhook is too old")
+        if event.id in self._seen:
+            raise Refused(409, "replayed", "the webhook has been received before")
+        self._seen[event.id] = None
+        while len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+        return event

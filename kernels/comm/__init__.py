@@ -1,0 +1,1 @@
+"""Between GPUs: groups, exchange, memory of peers, their death."""

@@ -1,0 +1,125 @@
+"""A DiT in several processes does what it does in one, and survives the death of any of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import ray
+import torch
+
+from actors.pipeline.gang import Gang
+from actors.pipeline.session import Session
+from actors.pipeline.topology import Profile, plan_topology
+from actors.roles.aligner import AudioAligner
+from actors.roles.generator_shard import DitShard
+from actors.roles.networks import load_networks
+from characters.generate.stream import fast_dtype
+from characters.model.config import load_model_config
+from characters.model.plan import ParallelPlan
+
+pytestmark = pytest.mark.usefixtures("ray_started")
+
+RECORDING = "tests.actors.recording:build"
+CHUNKS = 5
+# Of latents up to 4 in magnitude; products are summed in another order.
+TOLERANCE = 1e-4 if fast_dtype(torch.device("cpu")) == torch.float32 else 0.1
+
+
+def session_for(model: str) -> Session:
+    config = load_model_config(model)
+    rng = np.random.default_rng(1)
+    return Session(rng.integers(0, 255, (config.height, config.width, 3), np.uint8), seed=3)
+
+
+def in_one_process(model: str) -> list[np.ndarray]:
+    """Latents of silence."""
+    torch.set_num_threads(1)
+    shard, aligner = DitShard(load_networks(model, "cpu")), AudioAligner()
+    shard.reset(session_for(model))
+    return [shard.generate(torch.from_numpy(aligner.next().window)).float().numpy() for _ in range(CHUNKS)]
+
+
+def start(model: str, plan: ParallelPlan, **options: object) -> Gang:
+    topology = plan_topology(Profile(model=model, cpus=0.05, plan=plan))
+    gang = Gang(topology, factory=RECORDING, health_period=0.3, health_timeout=60.0, **options)  # type: ignore[arg-type]
+    gang.start(session_for(model), timeout=120.0)
+    return gang
+
+
+def latents(gang: Gang, past: int) -> dict[int, np.ndarray]:
+    """What the decoder was sent, once it has chunk `past` or, that one having been retired, a later one."""
+    give_up = time.monotonic() + 120
+    while True:
+        found: dict[int, np.ndarray] = gang.call("decoder", "latents")
+        if max(found, default=-1) >= past:
+            return found
+        assert time.monotonic() < give_up, f"chunk {past} never came"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("conditions", ["audio", "text"])
+def test_latents_are_those_of_one_process(split_models: dict[str, str], conditions: str) -> None:
+    # Other plans: tests/characters/model/test_parallel.py.
+    gang = start(split_models[conditions], ParallelPlan(2, 2, 1))
+    try:
+        got = latents(gang, CHUNKS - 1)
+    finally:
+        gang.stop()
+    expected = in_one_process(split_models[conditions])
+    for index, want in enumerate(expected):
+        assert np.abs(got[index] - want).max() < TOLERANCE
+    assert np.abs(expected[0] - expected[-1]).max() > 5 * TOLERANCE, "chunks differ by more than the tolerance"
+
+
+def test_a_killed_part_is_replaced_and_all_start_over(split_models: dict[str, str]) -> None:
+    states: list[str] = []
+    victim = "dit.1.0"
+    model = split_models["text"]  # its chunks depend on nothing but how many there were
+    gang = start(model, ParallelPlan(2, 2, 1), on_state=lambda state, reason: states.append(state))
+    try:
+        before = latents(gang, CHUNKS)
+        pids = pids_of(gang)
+        others = [run for run, name in gang._runs.items() if name.startswith("dit") and name != victim]
+        os.kill(pids[victim], signal.SIGKILL)
+        killed = time.monotonic()
+        ended, _ = ray.wait(others, num_returns=len(others), timeout=10)
+        took = time.monotonic() - killed
+        print(f"\nSIGKILL of {victim}: {len(ended)} of 3 other parts of the DiT ended within {took:.2f} s")
+        assert len(ended) == 3 and took < 3, "1 s on an idle machine"
+        found = latents(gang, max(before) + 8)
+        assert states == ["running", "rebuilding", "running"]
+        after = pids_of(gang)
+        assert {name for name in pids if pids[name] != after[name]} == {victim}
+        first, second = in_one_process(model)[:2]
+        again = [i for i in sorted(found) if i > 0 and np.abs(found[i] - first).max() < TOLERANCE]
+        assert again, "they did not start over from the portrait"
+        assert np.abs(found[again[-1] + 1] - second).max() < TOLERANCE
+    finally:
+        gang.stop()
+
+
+def test_barge_in_does_not_part_the_parts(split_models: dict[str, str]) -> None:
+    """Whatever is retired when, every process works on every chunk."""
+    gang = start(split_models["audio"], ParallelPlan(2, 2, 1))
+    try:
+        latents(gang, 1)
+        for generation in range(6):
+            gang.call("aligner", "push", generation, np.full(20_000, 0.1, np.float32))
+            time.sleep(0.15)
+            gang.retire(generation)
+        newest = max(latents(gang, 1))
+        latents(gang, newest + 4)
+        shards = [stage for name, stage in gang._stages.items() if name.startswith("dit")]
+        dropped = [count for stage in shards for _, count in ray.get(stage.counts.remote()).values()]
+        assert dropped == [0] * 4
+        assert gang.state == "running" and not gang._rebuilds
+    finally:
+        gang.stop()
+
+
+def pids_of(gang: Gang) -> dict[str, int]:
+    return {name: ray.get(stage.pid.remote()) for name, stage in gang._stages.items()}

@@ -1,0 +1,469 @@
+"""The HTTP interface with pipelines and a LiveKit server that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import http.server
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import jwt
+import pytest
+from starlette.testclient import TestClient
+
+from actors.pipeline.session import Session as PipelineSession
+from deploy.planning.waiting import AdmissionConfig, Tenant
+from deploy.serving.api import create_api
+from deploy.serving.records import Records, Run
+from deploy.serving.session_manager import Director, LivekitGone, PipelineGone, Replicas
+from deploy.serving.sessions import Session
+from deploy.serving.settings import Settings
+from tests.deploy.serving.test_webhook import ACCESS, event, sign
+from tests.deploy.store import FakeStore
+
+
+class FakePipelines:
+    """Runs sessions that do nothing; `failure` ends the next one to look."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.pipelines, self.target, self.room = count, 0, 10
+        self.lacking: str | None = None
+        self.started: list[PipelineSession] = []
+        self.running = 0
+        self.failure: BaseException | None = None
+
+    async def look(self) -> Replicas:
+        ready = frozenset(map(str, range(self.pipelines)))
+        return Replicas(ready, ready, target=self.target or self.pipelines, room=self.room, lacking=self.lacking)
+
+    async def run(self, session: PipelineSession) -> AsyncIterator[Run]:
+        self.started.append(session)
+        self.running += 1
+        try:
+            yield Run("0", "running", "started", "room")
+            while True:
+                await asyncio.sleep(0.01)
+                if self.failure:
+                    failure, self.failure = self.failure, None
+                    if isinstance(failure, StopAsyncIteration):
+                        return
+                    raise failure
+        finally:
+            self.running -= 1
+
+    async def ledger(self, room: str) -> dict[str, Any]:
+        return {"traceEvents": [], "room": room}
+
+
+class FakeDirector(Director):
+    """Without a LiveKit server; `gone` as if it had died."""
+
+    gone = False
+
+    async def open_room(self, session: Session) -> None:
+        if self.gone:
+            raise LivekitGone("the LiveKit server does not answer")
+
+    async def livekit_answers(self) -> bool:
+        return not self.gone
+
+    async def _reconcile(self) -> None:
+        pass
+
+    async def _close_room(self, room: str) -> None:
+        pass
+
+
+Open = Callable[..., tuple[TestClient, FakeDirector, FakePipelines]]
+
+
+@pytest.fixture
+def open_api() -> Iterator[Open]:
+    clients: list[TestClient] = []
+
+    store = FakeStore()
+
+    def make(pipelines: int = 1, **settings: Any) -> tuple[TestClient, FakeDirector, FakePipelines]:
+        fake = FakePipelines(pipelines)
+        director = FakeDirector(Settings(ACCESS, **settings), fake, (64, 48), Records("test", store))
+        client = TestClient(create_api(director))
+        client.__enter__()
+        clients.append(client)
+        return client, director, fake
+
+    # As if the process had been killed, which ends nothing and writes nothing down.
+    def die(client: TestClient) -> None:
+        held = dict(store.held)
+        clients.remove(client)
+        client.__exit__(None, None, None)
+        store.held.clear()
+        store.held.update(held)
+
+    make.store, make.die = store, die  # type: ignore[attr-defined]
+    yield make
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    give_up = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def post_event(client: TestClient, room: str, identity: str, kind: str = "participant_joined", key: str = "") -> Any:
+    body = json.loads(event(key or f"EV_{time.monotonic()}", int(time.time()), kind))
+    body["room"]["name"], body["participant"]["identity"] = room, identity
+    raw = json.dumps(body).encode()
+    return client.post("/livekit/webhook", content=raw, headers={"authorization": sign(raw)})
+
+
+def claims(token: str) -> dict[str, Any]:
+    found: dict[str, Any] = jwt.decode(token, ACCESS.secret, algorithms=["HS256"])
+    return found
+
+
+def test_characters_have_all_that_the_page_shows(open_api: Open) -> None:
+    client, _, _ = open_api()
+    found = client.get("/v1/characters").json()
+    assert len(found) >= 10
+    amara = next(c for c in found if c["slug"] == "amara")
+    assert set(amara) == {"slug", "name", "description", "greeting", "portrait_url"}
+    picture = client.get(amara["portrait_url"])
+    assert picture.status_code == 200
+    assert picture.headers["content-type"] == "image/png"
+
+
+def test_a_session_from_beginning_to_end(open_api: Open) -> None:
+    client, director, pipelines = open_api()
+    answer = client.post("/v1/sessions", json={"character": "bao", "participant_name": "Ada"})
+    assert answer.status_code == 201
+    session = answer.json()
+    assert (session["state"], session["position"], session["error"]) == ("READY", None, None)
+    granted = claims(session["participant_token"])
+    assert granted["video"]["room"] == session["room_name"]
+    assert granted["roomConfig"]["syncStreams"] is True
+    assert not granted["video"].get("roomAdmin")
+    assert post_event(client, session["room_name"], granted["sub"]).status_code == 200
+    eventually(lambda: pipelines.running == 1)
+    started = pipelines.started[0]
+    assert started.character is not None
+    assert started.character.name == "Bao"
+    assert started.portrait.shape == (64, 48, 3)
+    assert claims(started.room.token)["video"]["room"] == session["room_name"]
+    url = f"/v1/sessions/{session['id']}"
+    assert client.get(url).json()["state"] == "RUNNING"
+    eventually(lambda: client.get(f"{url}/trace").status_code == 200)
+    assert client.get("/healthz").json()["running"] == 1
+    assert client.delete(url).json()["state"] == "COMPLETED"
+    eventually(lambda: pipelines.running == 0)
+    eventually(lambda: not any(s.seated for s in director.sessions.all()))
+    gone = client.get(url).json()
+    assert (gone["state"], gone["participant_token"]) == ("COMPLETED", None)
+    assert client.get(f"{url}/trace").json()["error"]["code"] == "not_running"
+
+
+def test_the_queue_is_told_and_moves_on(open_api: Open) -> None:
+    client, _, _ = open_api(admission=AdmissionConfig(queue=1))
+    first = client.post("/v1/sessions", json={"character": "bao"}).json()
+    second = client.post("/v1/sessions", json={"character": "amara"}).json()
+    assert (second["state"], second["position"]) == ("NOT_READY", 1)
+    assert second["estimated_wait_s"] > 0
+    assert second["participant_token"] is None
+    full = client.post("/v1/sessions", json={"character": "amara"})
+    assert (full.status_code, full.json()["error"]["code"]) == (503, "queue_full")
+    assert int(full.headers["retry-after"]) == pytest.approx(120, abs=2)
+    assert client.delete(f"/v1/sessions/{first['id']}").json()["state"] == "CANCELLED"
+    second = client.get(f"/v1/sessions/{second['id']}").json()
+    assert (second["state"], second["position"]) == ("READY", None)
+    assert second["participant_token"]
+
+
+def test_a_pipeline_that_fails_is_told(open_api: Open) -> None:
+    client, _, pipelines = open_api()
+    pipelines.failure = RuntimeError("Traceback ...\nall its processes died")
+    session = client.post("/v1/sessions", json={"character": "bao"}).json()
+    post_event(client, session["room_name"], claims(session["participant_token"])["sub"])
+    eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "FAILED")
+    error = client.get(f"/v1/sessions/{session['id']}").json()["error"]
+    assert error == {"code": "pipeline_failed", "message": "all its processes died"}
+
+
+def test_tokens_as_token_source_wants_them(open_api: Open) -> None:
+    client, _, pipelines = open_api()
+    request = {
+        "room_name": "lobby",
+        "participant_identity": "ada",
+        "participant_name": "Ada",
+        "participant_metadata": "m",
+        "participant_attributes": {"character": "kenji"},
+        "room_config": {"name": "x"},
+    }
+    answer = client.post("/token", json=request)
+    assert answer.status_code == 201
+    assert set(answer.json()) == {"server_url", "participant_token"}
+    granted = claims(answer.json()["participant_token"])
+    assert (granted["sub"], granted["name"], granted["metadata"]) == ("ada", "Ada", "m")
+    assert granted["video"]["room"] == "lobby"
+    post_event(client, "lobby", "ada")
+    eventually(lambda: pipelines.running == 1)
+    assert client.post("/token", json=request).status_code == 201, "a reconnecting client"
+    other = client.post("/token", json=request | {"participant_identity": "eve"})
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "room_taken")
+    agents = {"room_config": {"agents": [{"agent_name": "nobody"}]}}
+    assert client.post("/token", json=agents).json()["error"]["code"] == "unknown_character"
+    assert client.post("/token", json={}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "/v1/sessions", {"character": "nobody"}, 404, "unknown_character"),
+        ("POST", "/v1/sessions", {"character": 7}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": None}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", [], 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "bao", "extra": 1}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "bao", "participant_name": "a\x00b"}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "bao", "participant_name": "a" * 129}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "bao", "participant_name": "中" * 86}, 422, "invalid_request"),
+        ("POST", "/token", {"room_name": "中" * 86}, 422, "invalid_request"),
+        ("POST", "/token", {"participant_identity": "😀" * 65}, 422, "invalid_request"),
+        ("POST", "/v1/sessions", {"character": "../../etc/passwd"}, 404, "unknown_character"),
+        ("POST", "/token", {"room_name": "a\nb"}, 422, "invalid_request"),
+        ("POST", "/token", {"participant_identity": "character"}, 422, "invalid_request"),
+        ("POST", "/token", {"participant_attributes": {"a": 1}}, 422, "invalid_request"),
+        ("GET", "/nowhere", None, 404, "not_found"),
+        ("GET", "/static/nothing.js", None, 404, "not_found"),
+        ("PUT", "/v1/sessions", {}, 405, "method_not_allowed"),
+        ("GET", "/v1/sessions/nothing", None, 404, "unknown_session"),
+        ("DELETE", "/v1/sessions/nothing", None, 404, "unknown_session"),
+        ("GET", "/v1/characters/nobody/portrait", None, 404, "unknown_character"),
+        ("POST", "/livekit/webhook", {"event": "participant_joined"}, 401, "unsigned"),
+    ],
+)
+def test_bad_requests_get_a_clear_answer(
+    open_api: Open, method: str, path: str, body: Any, status: int, code: str
+) -> None:
+    client, director, _ = open_api()
+    answer = client.request(method, path, json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert answer.json()["error"]["message"]
+    assert not director.sessions.all()
+
+
+def test_bodies_are_bounded(open_api: Open) -> None:
+    client, _, _ = open_api()
+    answer = client.post("/v1/sessions", json={"character": "x" * 1_000_000})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+    assert client.post("/v1/sessions", content=b"{", headers={"content-type": "application/json"}).status_code == 422
+    deep = b"[" * 30_000
+    for body in (deep, b"\xff\xfe{", b'{"room_name": "\xe9"}'):
+        answer = client.post("/token", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422) and answer.json()["error"]["message"]
+
+
+def test_names_may_be_as_long_as_livekit_allows(open_api: Open) -> None:
+    client, _, _ = open_api()
+    assert client.post("/token", json={"room_name": "é" * 128}).status_code == 201
+
+
+def test_webhooks_of_strangers_and_replays_do_nothing(open_api: Open) -> None:
+    client, _, pipelines = open_api()
+    session = client.post("/v1/sessions", json={"character": "bao"}).json()
+    identity = claims(session["participant_token"])["sub"]
+    assert post_event(client, "another room", identity).status_code == 200
+    assert post_event(client, session["room_name"], "eve").status_code == 200
+    assert post_event(client, session["room_name"], "character").status_code == 200
+    assert pipelines.running == 0
+    assert post_event(client, session["room_name"], identity, key="EV_x").status_code == 200
+    assert post_event(client, session["room_name"], identity, key="EV_x").status_code == 409
+    eventually(lambda: pipelines.running == 1)
+
+
+def test_an_api_key_is_asked_for_where_it_is_set(open_api: Open) -> None:
+    client, _, _ = open_api(api_key="let me in")
+    assert client.get("/healthz").status_code == 200
+    for path in ("/v1/characters", "/v1/sessions/x"):
+        assert client.get(path).json()["error"]["code"] == "unauthorised"
+    assert client.post("/token", json={}).status_code == 401
+    assert client.get("/v1/characters", headers={"x-api-key": "wrong"}).status_code == 401
+    assert client.get("/v1/characters", headers={"x-api-key": "let me in"}).status_code == 200
+    assert client.get("/v1/characters", headers={"authorization": "Bearer let me in"}).status_code == 200
+
+
+def test_every_key_has_its_own_terms(open_api: Open) -> None:
+    terms = AdmissionConfig(tenants={"gold": Tenant(10), "trial": Tenant(-1, 1)})
+    client, _, _ = open_api(admission=terms, tenant_keys={"gold": "g", "trial": "t"}, api_key="k")
+    asked: list[Any] = []
+    for key in ("t", "t", "k", "g"):
+        asked.append(client.post("/v1/sessions", json={"character": "bao"}, headers={"x-api-key": key}))
+    assert [a.status_code for a in asked] == [201, 429, 201, 201]
+    assert (asked[1].json()["error"]["code"], int(asked[1].headers["retry-after"])) == ("quota", 120)
+    assert asked[3].json()["position"] == 1, "gold goes first"
+    assert client.post("/v1/sessions", json={"character": "bao"}).status_code == 401
+
+
+def test_what_the_machines_cannot_hold_is_told(open_api: Open) -> None:
+    client, director, pipelines = open_api()
+    assert client.get("/healthz").json()["status"] == "ok"
+    pipelines.target, pipelines.room = 3, 1
+    eventually(lambda: client.get("/healthz").json()["status"] == "degraded")
+    told = client.get("/healthz").json()
+    assert told["shortfall"] == "3 pipelines are asked for and the cluster has room for 1: 2 cannot start"
+    pipelines.lacking = "the decoder is too slow here"
+    eventually(lambda: client.get("/healthz").json()["shortfall"] == pipelines.lacking)
+    answer = client.post("/v1/sessions", json={"character": "bao"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_plan")
+    assert "retry-after" not in answer.headers
+    assert not director.sessions.all()
+
+
+def test_a_session_whose_pipeline_is_gone_goes_on_in_another(open_api: Open) -> None:
+    client, _, pipelines = open_api(2)
+    session = client.post("/v1/sessions", json={"character": "bao"}).json()
+    post_event(client, session["room_name"], claims(session["participant_token"])["sub"])
+    eventually(lambda: pipelines.running == 1)
+    pipelines.failure = PipelineGone("its host has gone")
+    eventually(lambda: len(pipelines.started) == 2)
+    eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING")
+    assert pipelines.started[0].room.token != "", "the same room"
+
+
+def test_cors_is_off_by_default(open_api: Open) -> None:
+    origin = {"origin": "https://evil.example"}
+    client, _, _ = open_api()
+    assert "access-control-allow-origin" not in client.get("/healthz", headers=origin).headers
+    client, _, _ = open_api(cors="https://good.example")
+    assert "access-control-allow-origin" not in client.get("/healthz", headers=origin).headers
+    good = client.get("/healthz", headers={"origin": "https://good.example"})
+    assert good.headers["access-control-allow-origin"] == "https://good.example"
+
+
+def test_a_livekit_server_that_is_gone_is_told(open_api: Open) -> None:
+    client, director, _ = open_api()
+    director.gone = True
+    answer = client.post("/v1/sessions", json={"character": "bao"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "livekit_unreachable")
+    assert client.get("/healthz").json()["status"] == "degraded"
+    assert not any(s.seated for s in director.sessions.all())
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (400, "livekit_refused", "the LiveKit server refuses: room name is too long"),
+        (401, "livekit_refused", "the LiveKit server refuses: room name is too long"),
+        (500, "livekit_unreachable", "the LiveKit server does not answer"),
+    ],
+)
+def test_a_livekit_server_that_refuses_is_told_from_one_that_is_gone(status: int, code: str, message: str) -> None:
+    class Livekit(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.dumps({"code": "invalid_argument", "msg": "room name is too long"}).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Livekit) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        access = dataclasses.replace(ACCESS, url=f"ws://127.0.0.1:{server.server_port}")
+        with TestClient(
+            create_api(Director(Settings(access), FakePipelines(), (64, 48), Records("test", FakeStore())))
+        ) as client:
+            answer = client.post("/v1/sessions", json={"character": "bao"})
+        server.shutdown()
+    error = answer.json()["error"]
+    assert error["code"] == code and error["message"].startswith(message)
+    assert answer.status_code == (503 if code == "livekit_unreachable" else 502)
+
+
+def test_the_documentation_has_examples(open_api: Open) -> None:
+    client, _, _ = open_api()
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    assert all(schemas[name]["examples"] for name in ("NewSession", "SessionView", "TokenRequest"))
+
+
+def test_a_call_that_was_cancelled_by_nobody_is_told_and_one_that_just_ends_moves(open_api: Open) -> None:
+    client, director, pipelines = open_api()
+
+    def start() -> dict[str, Any]:
+        session: dict[str, Any] = client.post("/v1/sessions", json={"character": "amara"}).json()
+        post_event(client, session["room_name"], director.sessions.get(session["id"]).identity)  # type: ignore[union-attr]
+        eventually(lambda: pipelines.running == 1)
+        return session
+
+    session = start()
+    pipelines.failure = asyncio.CancelledError()  # type: ignore[assignment]
+    eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "FAILED")
+    assert client.get(f"/v1/sessions/{session['id']}").json()["error"]["code"] == "pipeline_failed"
+    session = start()
+    pipelines.failure = StopAsyncIteration()
+    eventually(lambda: len(pipelines.started) == 3)
+    assert client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING"
+
+
+def test_an_ingress_that_comes_after_a_dead_one_knows_its_sessions(open_api: Open) -> None:
+    client, director, pipelines = open_api(2, grace_s=0.3)
+    store: FakeStore = open_api.store  # type: ignore[attr-defined]
+    records = Records("test", store)
+
+    def ask(key: str, client: TestClient = client) -> dict[str, Any]:
+        found: dict[str, Any] = client.get(f"/v1/sessions/{key}").json()
+        return found
+
+    made = [
+        client.post("/v1/sessions", json={"character": "amara", "participant_name": f"n{i}"}).json() for i in range(4)
+    ]
+    post_event(client, made[0]["room_name"], director.sessions.get(made[0]["id"]).identity)  # type: ignore[union-attr]
+    eventually(lambda: ask(made[0]["id"])["state"] == "RUNNING")
+    records.report(made[0]["id"], Run("0", "running", "started", "room"))  # as the pipeline does
+    before = [ask(m["id"]) for m in made]
+    assert [b["state"] for b in before] == ["RUNNING", "READY", "NOT_READY", "NOT_READY"]
+    open_api.die(client)  # type: ignore[attr-defined]
+
+    client, director, pipelines = open_api(2, grace_s=0.3)
+    after = [ask(m["id"], client) for m in made]
+    for b, a in zip(before, after, strict=True):
+        assert {**b, "participant_token": 0, "estimated_wait_s": 0} == {
+            **a,
+            "participant_token": 0,
+            "estimated_wait_s": 0,
+        }
+    assert not pipelines.started, "the call that runs is not made again"
+    assert client.get("/healthz").json()["running"] == 1
+    assert client.get(f"/v1/sessions/{made[0]['id']}/trace").json()["room"] == "room"
+    # Its user leaves: the pipeline learns it from the record, and we from the pipeline.
+    post_event(client, made[0]["room_name"], director.sessions.get(made[0]["id"]).identity, "participant_left")  # type: ignore[union-attr]
+    eventually(lambda: records.over(made[0]["id"]))
+    records.report(made[0]["id"], None)
+    eventually(lambda: ask(made[2]["id"], client)["state"] == "READY")
+    assert ask(made[0]["id"], client)["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("run", [None, Run("gone", "running", "started", "room")])
+def test_a_session_that_died_with_its_pipeline_and_its_ingress_goes_on_in_another(
+    open_api: Open, run: Run | None
+) -> None:
+    client, director, _ = open_api()
+    session = client.post("/v1/sessions", json={"character": "amara"}).json()
+    identity = director.sessions.get(session["id"]).identity  # type: ignore[union-attr]
+    post_event(client, session["room_name"], identity)
+    eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING")
+    store: FakeStore = open_api.store  # type: ignore[attr-defined]
+    open_api.die(client)  # type: ignore[attr-defined]
+    if run is not None:
+        Records("test", store).report(session["id"], run)
+    client, director, pipelines = open_api()
+    eventually(lambda: len(pipelines.started) == 1)
+    assert client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING"
