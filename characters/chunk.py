@@ -49,14 +49,14 @@ class Chunk:
 
     Attributes:
         index: position on the session's clock; chunk i owns samples [i * 4000, (i + 1) * 4000).
-        generation: id of the reply that the chunk belongs to; barge-in retires it.
+        response_id: id of the reply that the chunk belongs to; barge-in cancels it.
         frames: uint8 [4, H, W, 3], RGB.
         pcm: float32 [4000], mono at 24 kHz, the sound that belongs to these frames.
         timings: seconds spent, by stage name.
     """
 
     index: int
-    generation: int
+    response_id: int
     frames: np.ndarray
     pcm: np.ndarray
     timings: dict[str, float]

@@ -16,18 +16,18 @@ from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Profile, Topology, load_profile, plan_topology
-from actors.pipeline.trace import Ledger
+from actors.pipeline.trace import Trace
 from characters.errors import UserError
-from deploy.planning.room import Room, room
+from deploy.planning.capacity import Capacity, capacity
 from deploy.planning.scaling import INGRESS, PIPELINE, WarmSpares
 from deploy.serving.api import create_api
 from deploy.serving.live import Live, changed
 from deploy.serving.livekit_server import LivekitServer, require_server
 from deploy.serving.pipeline import REPLICA_CPUS, Pipeline, PipelineBroken
 from deploy.serving.records import ClusterStore, Records, Run
-from deploy.serving.session_manager import Director, PipelineGone, Replicas
+from deploy.serving.session_manager import PipelineGone, Replicas, SessionManager
 from deploy.serving.session_metrics import SessionMetrics
 from deploy.serving.settings import LOOPBACK, LivekitAccess, Settings, load_settings
 
@@ -38,15 +38,15 @@ _DRAIN_SECONDS = 86_400.0  # a pipeline that is told to go finishes its talk, ho
 
 
 class ServePipelines:
-    """See `director.Pipelines`: the replicas of a deployment."""
+    """See `manager.Pipelines`: the replicas of a deployment."""
 
     def __init__(self, handle: DeploymentHandle, topology: Topology) -> None:
         self._handle = handle.options(stream=True)
         self._topology = topology
-        self._room: tuple[list[Any], Room] = ([], Room(0))
+        self._capacity: tuple[list[Any], Capacity] = ([], Capacity(0))
 
     async def look(self) -> Replicas:
-        """See `director.Pipelines.look`."""
+        """See `manager.Pipelines.look`."""
         return await asyncio.to_thread(self._look)
 
     def _look(self) -> Replicas:
@@ -58,20 +58,20 @@ class ServePipelines:
         states = {replica["replica_id"]: replica["state"] for replica in found["replicas"]}
         nodes = ray.nodes()
         there = [(node["NodeID"], node["Alive"]) for node in nodes]
-        if there != self._room[0]:
-            self._room = there, room(self._topology, _bundles(self._topology), nodes)
-        held = self._room[1]
+        if there != self._capacity[0]:
+            self._capacity = there, capacity(self._topology, _bundles(self._topology), nodes)
+        held = self._capacity[1]
         return Replicas(
             ready=frozenset(name for name, state in states.items() if state == "RUNNING"),
             there=frozenset(states),
             target=found["target_num_replicas"],
-            room=held.sessions,
+            capacity=held.sessions,
             lacking=held.lacking,
             note=held.note,
         )
 
-    async def run(self, session: Session) -> AsyncIterator[Run]:
-        """See `director.Pipelines.run`.
+    async def run(self, session: SessionSpec) -> AsyncIterator[Run]:
+        """See `manager.Pipelines.run`.
 
         Raises:
             PipelineGone: the replica has ended, cannot take sessions any more, or says that its call was cancelled.
@@ -87,11 +87,11 @@ class ServePipelines:
         finally:
             call.cancel()
 
-    async def ledger(self, room: str) -> dict[str, Any]:
-        """See `director.Pipelines.ledger`."""
+    async def trace(self, room: str) -> dict[str, Any]:
+        """See `manager.Pipelines.trace`."""
         actor: Any = await asyncio.to_thread(ray.get_actor, room)
-        ledger: Ledger = await actor.ledger.remote()
-        return ledger.chrome_trace()
+        trace: Trace = await actor.trace.remote()
+        return trace.chrome_trace()
 
 
 @serve.deployment(name="Livekit", num_replicas=1, max_ongoing_requests=4, health_check_period_s=1)
@@ -133,21 +133,21 @@ class Ingress:
         topology, metrics = plan_topology(profile), SessionMetrics(profile)
         size = (topology.model.height, topology.model.width)
         records = Records(serve.get_replica_context().app_name, ClusterStore())
-        self._director = Director(settings, ServePipelines(pipelines, topology), size, records, metrics=metrics)
+        self._manager = SessionManager(settings, ServePipelines(pipelines, topology), size, records, metrics=metrics)
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """See `Live`. What is wrong is logged and changes nothing: to raise would make Serve end this replica."""
         try:
             live = changed(Live(), user_config, "ingress")
-            for slug, found in self._director.characters.items():
+            for slug, found in self._manager.characters.items():
                 live.applied(slug, found.character)
         except UserError as error:
             log.error("%s", error)
             return
-        self._director.live = live
+        self._manager.live = live
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return create_api(self._director)
+        return create_api(self._manager)
 
 
 def build(args: Mapping[str, Any]) -> Application:

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from actors.pipeline.header import Header
 from actors.pipeline.loop import LoopRole
-from actors.pipeline.session import Session
-from actors.pipeline.topology import Stage, Topology, load_profile, plan_topology
+from actors.pipeline.session import SessionSpec
+from actors.pipeline.topology import StageSpec, Topology, load_profile, plan_topology
 from actors.pipeline.trace import percentile
 from actors.roles.aligner import AudioAligner
 from actors.room.factory import build_roles
@@ -63,7 +63,7 @@ class Sink(LoopRole):
         return header, {}
 
 
-def build_free(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+def build_free(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     """A factory: as in a session, but nobody waits for the clock."""
     built = build_roles(topology, stage)
     if "publisher" in built:
@@ -91,7 +91,7 @@ class Run:
         model = topology.model
         portrait = np.random.default_rng(0).integers(0, 255, (model.height, model.width, 3), np.uint8)
         began = time.monotonic()
-        self.gang.start(Session(portrait), timeout=NEVER)
+        self.gang.start(SessionSpec(portrait), timeout=NEVER)
         print(f"started in {time.monotonic() - began:.1f} s", flush=True)
 
     def _note(self, state: str, reason: str) -> None:
@@ -102,7 +102,7 @@ class Run:
         import ray
 
         try:
-            return list(self.gang.ledger().chunks)
+            return list(self.gang.trace().chunks)
         except (ray.exceptions.RayError, KeyError):
             return []
 
@@ -150,7 +150,7 @@ def report(run: Run, chunks: list[Header]) -> bool:
             print(f"{name:24} " + " ".join(f"{percentile(values, level) * 1e3:7.2f} ms" for level in (50, 99, 99.9)))
 
     row("period", periods)
-    seconds = run.gang.ledger().seconds()
+    seconds = run.gang.trace().seconds()
     for name, values in seconds.items():
         row(name, values[-len(kept) :])
     stages = sum(percentile(seconds[place], 50) for place in places[:-1])

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Topology, load_profile, plan_topology
 from actors.pipeline.trace import percentile
 from characters.chunk import FPS, SAMPLE_RATE
@@ -44,7 +44,7 @@ def measure(topology: Topology, sessions: int, seconds: float) -> bool:
 
     def start(seed: int) -> None:
         portrait = np.random.default_rng(seed).integers(0, 255, (model.height, model.width, 3), np.uint8)
-        gangs[seed].start(Session(portrait, seed), timeout=120.0)
+        gangs[seed].start(SessionSpec(portrait, seed), timeout=120.0)
 
     try:
         with ThreadPoolExecutor(STARTED_AT_ONCE) as pool:
@@ -55,7 +55,7 @@ def measure(topology: Topology, sessions: int, seconds: float) -> bool:
         before = [gang.call("publisher", "deadline") for gang in gangs]
         time.sleep(seconds)
         after = [gang.call("publisher", "deadline") for gang in gangs]
-        tables = [gang.ledger() for gang in gangs]
+        tables = [gang.trace() for gang in gangs]
     finally:
         for gang in gangs:
             gang.stop()
@@ -69,8 +69,8 @@ def measure(topology: Topology, sessions: int, seconds: float) -> bool:
     )
     recent = round(seconds * 6)
     values: dict[str, list[float]] = {}
-    for ledger in tables:
-        for name, found in ledger.seconds().items():
+    for trace in tables:
+        for name, found in trace.seconds().items():
             values.setdefault(name, []).extend(found[-recent:])
     print(f"{'':24} {'median':>10} {'p99':>10}")
     for name, found in values.items():

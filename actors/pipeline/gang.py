@@ -17,11 +17,11 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.pipeline.header import NONE_RETIRED
-from actors.pipeline.session import Session
+from actors.pipeline.header import NONE_CANCELLED
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.stage import Stage
 from actors.pipeline.topology import Topology
-from actors.pipeline.trace import Ledger
+from actors.pipeline.trace import Trace
 from characters.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Gang:
         """
         _all([stage.pid.remote() for stage in list(self._stages.values())], timeout)
 
-    def start(self, session: Session, timeout: float = 60.0) -> None:
+    def start(self, session: SessionSpec, timeout: float = 60.0) -> None:
         """Place, load, connect and run; then watch from a thread until `stop`.
 
         Args:
@@ -194,15 +194,15 @@ class Gang:
         self._directory = f"characters-{uuid.uuid4().hex[:12]}"
         self._runs: dict[Any, str] = {}  # future of run() -> stage
         self._states: dict[str, dict[str, Any]] = {}
-        self._retired = NONE_RETIRED
-        self._session: Session | None = None
+        self._cancelled = NONE_CANCELLED
+        self._session: SessionSpec | None = None
         self._rebuilds: deque[float] = deque()
 
-    def retire(self, generation: int) -> None:
-        """Generation `generation` and older ones are over: every stage drops them at its next chunk."""
-        self._retired = max(self._retired, generation)
+    def cancel(self, response_id: int) -> None:
+        """Response `response_id` and older ones are over: every stage drops them at its next chunk."""
+        self._cancelled = max(self._cancelled, response_id)
         for stage in list(self._stages.values()):
-            stage.retire.remote(generation)
+            stage.cancel.remote(response_id)
 
     def call(self, role: str, method: str, *args: Any, timeout: float = 10.0) -> Any:
         """Call a method of a role, wherever it is (see `Stage.call`).
@@ -220,9 +220,9 @@ class Gang:
         """Of the actor that a role lives in now, for `ray.get_actor` in the same namespace."""
         return self._names[self.topology.stage_of(role).name]
 
-    def ledger(self) -> Ledger:
+    def trace(self) -> Trace:
         """The chunks that have been published, stamped; since the room's process was started."""
-        answer: Any = self.handle("publisher").ledger.remote()
+        answer: Any = self.handle("publisher").trace.remote()
         return ray.get(answer, timeout=10.0)
 
     def _load_stages(self, names: list[str]) -> None:
@@ -250,17 +250,19 @@ class Gang:
         started = [self._stages[name] for name in names]
         session = ray.put(self._session)
         _all([actor.reset.remote(session) for actor in started], _STEP_TIMEOUT, self._stopping)
-        _all([actor.restore.remote(self._states, self._retired) for actor in started], _STEP_TIMEOUT, self._stopping)
+        _all([actor.restore.remote(self._states, self._cancelled) for actor in started], _STEP_TIMEOUT, self._stopping)
 
     def _connect(self) -> None:
         """Open all channels and run."""
         self._epoch += 1
         stages = self._stages
-        # A role may have retired a generation by itself (see LoopRole.broadcast).
-        self._retired = max([self._retired, *(state.get("retired", NONE_RETIRED) for state in self._states.values())])
+        # A role may have cancelled a response by itself (see LoopRole.broadcast).
+        self._cancelled = max(
+            [self._cancelled, *(state.get("cancelled", NONE_CANCELLED) for state in self._states.values())]
+        )
         peers = {name: [peer for other, peer in stages.items() if other != name] for name in stages}
         _all([stage.introduce.remote(peers[name]) for name, stage in stages.items()], _STEP_TIMEOUT, self._stopping)
-        opened = [stage.open.remote(self._directory, self._epoch, self._retired) for stage in stages.values()]
+        opened = [stage.open.remote(self._directory, self._epoch, self._cancelled) for stage in stages.values()]
         _all(opened, _CONNECT_TIMEOUT, self._stopping)
         self._runs = {stage.run.remote(): name for name, stage in stages.items()}
         self._moved, self._moved_at = 0, time.monotonic()

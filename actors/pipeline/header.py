@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 # Places along a pipeline that stamp a chunk; each leaves two times, when its work on the chunk began and ended.
 MAX_PLACES = 12
 
-# The generation of silence: nobody's reply, so that no barge-in can retire it.
+# The response of silence: nobody's reply, so that no barge-in can cancel it.
 IDLE = -1
-# The generation of a chunk that was dropped on its way: its header still travels, so that no place waits for it.
+# The response of a chunk that was dropped on its way: its header still travels, so that no place waits for it.
 DROPPED = -2
-# As "the newest retired generation": none has been retired yet.
-NONE_RETIRED = -1
+# As "the newest cancelled response": none has been cancelled yet.
+NONE_CANCELLED = -1
 
 _FORMAT = struct.Struct(f"<qq{2 * MAX_PLACES}d")
 HEADER_BYTES = _FORMAT.size
@@ -25,13 +25,13 @@ class Header:
 
     Attributes:
         index: position on the session's clock.
-        generation: of the reply whose sound the chunk carries; IDLE if nobody speaks, DROPPED if it was dropped.
+        response_id: of the reply whose sound the chunk carries; IDLE if nobody speaks, DROPPED if it was dropped.
         stamps: 2 * MAX_PLACES times in seconds of `time.monotonic` (one clock for all processes of a host): place p
             leaves [2p] when it began and [2p + 1] when it ended. 0 = not passed.
     """
 
     index: int
-    generation: int
+    response_id: int
     stamps: tuple[float, ...] = (0.0,) * (2 * MAX_PLACES)
 
     def stamped(self, place: int, began: float, ended: float) -> Header:
@@ -44,20 +44,20 @@ class Header:
         """A copy that also has the stamps of `other`, the header of the same chunk on another edge."""
         return replace(self, stamps=tuple(map(max, self.stamps, other.stamps)))
 
-    def retired_by(self, retired: int) -> bool:
-        """Whether the chunk is of generation `retired` or an older one, or was dropped already."""
-        return self.generation == DROPPED or (self.generation != IDLE and self.generation <= retired)
+    def cancelled_by(self, cancelled: int) -> bool:
+        """Whether the chunk is of response `cancelled` or an older one, or was dropped already."""
+        return self.response_id == DROPPED or (self.response_id != IDLE and self.response_id <= cancelled)
 
     def dropped(self) -> Header:
-        """A copy of generation DROPPED."""
-        return replace(self, generation=DROPPED)
+        """A copy of response DROPPED."""
+        return replace(self, response_id=DROPPED)
 
     def pack(self) -> bytes:
         """HEADER_BYTES bytes."""
-        return _FORMAT.pack(self.index, self.generation, *self.stamps)
+        return _FORMAT.pack(self.index, self.response_id, *self.stamps)
 
     @staticmethod
     def unpack(data: bytes) -> Header:
         """Inverse of `pack`."""
-        index, generation, *stamps = _FORMAT.unpack(data)
-        return Header(index, generation, tuple(stamps))
+        index, response_id, *stamps = _FORMAT.unpack(data)
+        return Header(index, response_id, tuple(stamps))

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from actors.channels.protocol import Channel
-from actors.pipeline.header import DROPPED, NONE_RETIRED, Header
+from actors.pipeline.header import DROPPED, NONE_CANCELLED, Header
 from actors.pipeline.trace import Turn
 
 Outputs = Mapping[str, Tensor]
@@ -20,16 +20,16 @@ class LoopRole:
     """What a role shows to its loop and to the gang; a role overrides what concerns it.
 
     Attributes:
-        broadcast: retires a generation in every role of the session, this one's included; from any thread. Set by the
+        broadcast: cancels a response in every role of the session, this one's included; from any thread. Set by the
             process that the role runs in.
-        record: enters a finished turn in the session's ledger; from any thread. Set likewise.
-        drops: whether its loop may drop a chunk of a retired generation. Not where several processes hold one state:
+        record: enters a finished turn in the session's trace; from any thread. Set likewise.
+        drops: whether its loop may drop a chunk of a cancelled response_id. Not where several processes hold one state:
             they hear of it at different times, and one that worked on a chunk would wait for one that did not.
-        shown: enters there when a user saw a frame (see `Ledger.add_shown`); from any thread. Set likewise.
+        shown: enters there when a user saw a frame (see `Trace.add_shown`); from any thread. Set likewise.
     """
 
     drops: bool = True
-    broadcast: Callable[[int], None] = staticmethod(lambda generation: None)
+    broadcast: Callable[[int], None] = staticmethod(lambda response_id: None)
     record: Callable[[Turn], None] = staticmethod(lambda turn: None)
     shown: Callable[[int, float], float | None] = staticmethod(lambda frame, at: None)
 
@@ -45,8 +45,8 @@ class LoopRole:
         """
         raise NotImplementedError
 
-    def retire(self, generation: int) -> None:
-        """Generation `generation` and older ones are over. Called from any thread."""
+    def cancel(self, response_id: int) -> None:
+        """Response `response_id` and older ones are over. Called from any thread."""
 
     def reset(self, session: Any) -> None:
         """Start a session."""
@@ -77,7 +77,7 @@ class LoopRole:
 
 @dataclass
 class Counts:
-    """What a loop has done: chunks worked on, and chunks dropped because their generation was retired."""
+    """What a loop has done: chunks worked on, and chunks dropped because their response_id was cancelled."""
 
     chunks: int = 0
     dropped: int = 0
@@ -105,15 +105,15 @@ class Loop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts = Counts()
-        self.retired = NONE_RETIRED
+        self.cancelled = NONE_CANCELLED
         self._role, self._place = role, place
         self._inputs, self._outputs = inputs, outputs
         self._finished, self._clock = finished, clock
 
-    def retire(self, generation: int) -> None:
-        """From any thread: from the next chunk on, drop `generation` and older ones."""
-        self.retired = max(self.retired, generation)
-        self._role.retire(generation)
+    def cancel(self, response_id: int) -> None:
+        """From any thread: from the next chunk on, drop `response_id` and older ones."""
+        self.cancelled = max(self.cancelled, response_id)
+        self._role.cancel(response_id)
 
     def run(self) -> None:
         """Work until a channel is aborted or the role fails.
@@ -135,8 +135,8 @@ class Loop:
                 channel.reserve()
             header, tensors = None, {}
         began = self._clock()
-        retired = self.retired if self._role.drops else NONE_RETIRED
-        if header is not None and header.retired_by(retired):
+        cancelled = self.cancelled if self._role.drops else NONE_CANCELLED
+        if header is not None and header.cancelled_by(cancelled):
             for _, channel in self._outputs:
                 channel.send(None, header.dropped())
             self.counts.dropped += 1
@@ -157,5 +157,5 @@ class Loop:
         for _, header, _ in got[1:]:
             if header.index != joined.index:
                 raise RuntimeError(f"chunk {joined.index} met chunk {header.index}: an edge has lost one")
-            joined = header.joined(joined) if header.generation == DROPPED else joined.joined(header)
+            joined = header.joined(joined) if header.response_id == DROPPED else joined.joined(header)
         return joined, {port: tensor for port, _, tensor in got}

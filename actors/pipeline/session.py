@@ -26,7 +26,7 @@ class RoomAddress:
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionSpec:
     """One user's time with one character.
 
     Attributes:

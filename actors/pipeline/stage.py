@@ -23,9 +23,9 @@ from actors.channels.opening import open_channel
 from actors.channels.protocol import Channel, ChannelAborted, End
 from actors.pipeline.header import Header
 from actors.pipeline.loop import Loop, LoopRole
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Edge, Topology
-from actors.pipeline.trace import Ledger, Turn
+from actors.pipeline.trace import Trace, Turn
 from characters.chunk import CHUNK_SECONDS
 
 # A snapshot of each role is taken about once a second.
@@ -62,7 +62,7 @@ class Stage:
         self._peers: list[ActorHandle] = []
         self._states: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        self._ledger = Ledger(topology.places)
+        self._trace = Trace(topology.places)
         self._missed = 0
         plan = topology.profile.plan
         tags = {"plan": f"{plan.pipeline}x{plan.sequence}+{plan.decoder}", "model": Path(topology.profile.model).stem}
@@ -93,7 +93,7 @@ class Stage:
         for role in self._roles.values():
             role.broadcast, role.record, role.shown = self._broadcast, self._record_turn, self._record_shown
 
-    def reset(self, session: Session) -> None:
+    def reset(self, session: SessionSpec) -> None:
         """Start a session.
 
         Raises:
@@ -102,12 +102,12 @@ class Stage:
         for role in self._roles.values():
             role.reset(session)
 
-    def restore(self, states: dict[str, dict[str, Any]], retired: int) -> None:
+    def restore(self, states: dict[str, dict[str, Any]], cancelled: int) -> None:
         """After `reset`: go on where the process before this one was last seen (see `state`)."""
         for name, role in self._roles.items():
             if states.get(name):
                 role.restore(states[name])
-            role.retire(retired)
+            role.cancel(cancelled)
         self._states = {name: states[name] for name in self._roles if name in states}
 
     def resume(self) -> None:
@@ -119,13 +119,13 @@ class Stage:
         """Make the session's other stages known: whom a broadcast reaches."""
         self._peers = peers
 
-    def open(self, directory: str, epoch: int, retired: int) -> None:
+    def open(self, directory: str, epoch: int, cancelled: int) -> None:
         """Open this stage's ends of all its edges, while the other stages open theirs; then connect its roles likewise.
 
         Args:
             directory: name of a folder for sockets below this host's temporary folder, the same for all stages.
             epoch: differs at every opening.
-            retired: newest retired generation.
+            cancelled: newest cancelled response.
 
         Raises:
             TimeoutError, RuntimeError: another stage did not.
@@ -148,7 +148,7 @@ class Stage:
                 [(edge.port, ends[edge.name, role.name]) for edge in self._topology.outputs(role.name)],
                 finished=self._recorder(role.name, role.place),
             )
-            loop.retired = retired
+            loop.cancelled = cancelled
             self._loops[role.name] = loop
         for role in self._roles.values():
             role.connect(str(folder / f"{epoch}-model"))
@@ -183,17 +183,17 @@ class Stage:
             role.abort()
 
     @ray.method(concurrency_group="control")
-    def retire(self, generation: int) -> None:
-        """Generation `generation` and older ones are over, for every role here."""
-        self._retire(generation)
+    def cancel(self, response_id: int) -> None:
+        """Response `response_id` and older ones are over, for every role here."""
+        self._cancel(response_id)
 
-    def _broadcast(self, generation: int) -> None:
-        self._retire(generation)  # first here: in the room's stage this is what silences the character
+    def _broadcast(self, response_id: int) -> None:
+        self._cancel(response_id)  # first here: in the room's stage this is what silences the character
         for peer in self._peers:
-            peer.retire.remote(generation)
+            peer.cancel.remote(response_id)
 
     def _record_turn(self, turn: Turn) -> None:
-        self._ledger.add_turn(turn)
+        self._trace.add_turn(turn)
         stamps = list(turn.stamps.items())
         for (_, begin), (name, end) in pairwise(stamps):
             self._turns.observe(max(0.0, end - begin), {"stage": name})
@@ -201,18 +201,18 @@ class Stage:
             self._turns.observe(stamps[-1][1] - stamps[0][1], {"stage": "turn"})
 
     def _record_shown(self, frame: int, at: float) -> float | None:
-        seconds = self._ledger.add_shown(frame, at)
+        seconds = self._trace.add_shown(frame, at)
         if seconds is not None:
             self._shown.observe(max(0.0, seconds))
         return seconds
 
-    def _retire(self, generation: int) -> None:
+    def _cancel(self, response_id: int) -> None:
         for name, role in self._roles.items():
             loop = self._loops.get(name)
             if loop:
-                loop.retire(generation)
+                loop.cancel(response_id)
             else:
-                role.retire(generation)
+                role.cancel(response_id)
 
     @ray.method(concurrency_group="control")
     def state(self) -> dict[str, dict[str, Any]]:
@@ -231,9 +231,9 @@ class Stage:
         return found(*args) if callable(found) else found
 
     @ray.method(concurrency_group="control")
-    def ledger(self) -> Ledger:
+    def trace(self) -> Trace:
         """Headers of the chunks that reached the end of their way here (the room's stage), with all stamps."""
-        return self._ledger
+        return self._trace
 
     @ray.method(concurrency_group="control")
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -292,7 +292,7 @@ class Stage:
             nonlocal since
             self._seconds.observe(header.stamps[2 * place + 1] - header.stamps[2 * place], tags)
             if last:
-                self._ledger.add(header)
+                self._trace.add(header)
                 self._latency.observe(header.stamps[2 * place] - header.stamps[0])
                 deadline = getattr(role, "deadline", None)
                 if deadline is not None and deadline.misses > self._missed:

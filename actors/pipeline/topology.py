@@ -124,7 +124,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageSpec:
     """One process.
 
     Attributes:
@@ -175,7 +175,7 @@ class Topology:
 
     profile: Profile
     model: ModelConfig
-    stages: tuple[Stage, ...]
+    stages: tuple[StageSpec, ...]
     edges: tuple[Edge, ...]
 
     @property
@@ -192,7 +192,7 @@ class Topology:
                 names.setdefault(role.place, ".".join(role.name.split(".")[:2]))
         return [names[place] for place in sorted(names)]
 
-    def stage_of(self, role: str) -> Stage:
+    def stage_of(self, role: str) -> StageSpec:
         """The process of a role."""
         return next(stage for stage in self.stages if any(r.name == role for r in stage.roles))
 
@@ -244,12 +244,12 @@ def plan_topology(profile: Profile) -> Topology:
 
     cpu = {"CPU": profile.cpus} if profile.cpus else {"CPU": 0.001}
     model_bundle = {**cpu, "GPU": profile.gpus} if profile.device == "cuda" else cpu
-    stages = [Stage("room", (aligner, publisher), cpu, "cpu")]
+    stages = [StageSpec("room", (aligner, publisher), cpu, "cpu")]
     for role in parts:
         roles = (role, *decoders) if role == last and not plan.decoder else (role,)
-        stages.append(Stage(role.name, roles, model_bundle, profile.device))
+        stages.append(StageSpec(role.name, roles, model_bundle, profile.device))
     if plan.decoder:
-        stages += [Stage(role.name, (role,), model_bundle, profile.device) for role in decoders]
+        stages += [StageSpec(role.name, (role,), model_bundle, profile.device) for role in decoders]
 
     stage_of = {role.name: stage for stage in stages for role in stage.roles}
     edges: list[Edge] = []
@@ -276,7 +276,7 @@ def plan_topology(profile: Profile) -> Topology:
     return Topology(profile, model, tuple(stages), tuple(edges))
 
 
-def _kind(profile: Profile, source: Stage, target: Stage) -> Kind:
+def _kind(profile: Profile, source: StageSpec, target: StageSpec) -> Kind:
     if source is target:
         return "local"
     both_on_gpus = source.device == target.device == "cuda"

@@ -19,15 +19,15 @@ class Turn:
     """One turn of a conversation.
 
     Attributes:
-        generation: of the reply.
+        response_id: of the reply.
         stamps: seconds of `time.monotonic`, in order, by the name of what happened then.
     """
 
-    generation: int
+    response_id: int
     stamps: Mapping[str, float]
 
 
-class Ledger:
+class Trace:
     """The most recent chunks and turns of one session; all times are seconds of `time.monotonic`.
 
     Args:
@@ -126,7 +126,7 @@ class Ledger:
         that the chunk has been played to its end, is left out.
         """
         stamps = list(turn.stamps.items())
-        indices = (header.index for header in list(self.chunks) if header.generation == turn.generation)
+        indices = (header.index for header in list(self.chunks) if header.response_id == turn.response_id)
         first = next((index for index in indices if index in self.shown), None)
         if first is None:
             return stamps
@@ -148,14 +148,14 @@ class Ledger:
             for row in range(len(self.places)):
                 began, ended = header.stamps[2 * row : 2 * row + 2]
                 if began and ended:
-                    about: dict[str, object] = {"index": header.index, "generation": header.generation}
+                    about: dict[str, object] = {"index": header.index, "response_id": header.response_id}
                     events.append(_span(f"chunk {header.index}", row, began, ended, about))
             if (seen := self.shown.get(header.index)) is not None:
-                about = {"index": header.index, "generation": header.generation}
+                about = {"index": header.index, "response_id": header.response_id}
                 events.append(_span(f"chunk {header.index}", len(self.places), self._published(header), seen, about))
         for turn in list(self.turns):
             for (_, begin), (name, end) in pairwise(self.stamps(turn)):
-                events.append(_span(name, len(rows) - 1, begin, end, {"generation": turn.generation}))
+                events.append(_span(name, len(rows) - 1, begin, end, {"response_id": turn.response_id}))
         return {"traceEvents": events}
 
 

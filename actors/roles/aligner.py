@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.pipeline.header import IDLE, NONE_RETIRED, Header
+from actors.pipeline.header import IDLE, NONE_CANCELLED, Header
 from actors.pipeline.loop import LoopRole
 from characters.chunk import MEL_HOP, SAMPLE_RATE, SAMPLES_PER_CHUNK
 from characters.generate.hearing import AHEAD_FRAMES, PAST_FRAMES, WINDOW, WINDOW_FRAMES, LogMel
@@ -23,7 +23,7 @@ AHEAD = AHEAD_FRAMES * MEL_HOP
 _HISTORY = (PAST_FRAMES + -(-WINDOW // MEL_HOP)) * MEL_HOP
 # Sound that may wait to be spoken. Speech is made faster than it is spoken, and a reply can be long.
 CAPACITY = 120 * SAMPLE_RATE
-# Generations whose account is kept.
+# Responses whose account is kept.
 _ACCOUNTS = 64
 
 
@@ -33,14 +33,14 @@ class AudioChunk:
 
     Attributes:
         index: position on the clock.
-        generation: of the sound in it; IDLE if there is none.
+        response_id: of the sound in it; IDLE if there is none.
         pcm: float32 [4000], mono at 24 kHz.
         window: float32 [48, 80], the log-mel frames that the model hears (see audio_features).
         spans: where in it the pushed samples lie, half-open; the rest is silence.
     """
 
     index: int
-    generation: int
+    response_id: int
     pcm: np.ndarray
     window: np.ndarray
     spans: tuple[tuple[int, int], ...]
@@ -52,7 +52,7 @@ class AudioChunk:
 
 @dataclass(slots=True)
 class Account:
-    """Samples of one generation: pushed, and played to the listener."""
+    """Samples of one response: pushed, and played to the listener."""
 
     pushed: int = 0
     played: int = 0
@@ -63,7 +63,7 @@ class _Draft:
     """A chunk whose sound is being decided on."""
 
     pcm: np.ndarray
-    generation: int = IDLE
+    response_id: int = IDLE
     decided: int = 0  # samples from its start that can no longer change
     spans: list[tuple[int, int]] = field(default_factory=list)
 
@@ -71,11 +71,11 @@ class _Draft:
 class AudioAligner(LoopRole):
     """Turns pushed speech into an endless row of chunks. Every method may be called from any thread.
 
-    A chunk holds sound of one generation only: what follows starts at the next border. The window of a chunk contains
+    A chunk holds sound of one response only: what follows starts at the next border. The window of a chunk contains
     83 ms of the next one, so that much of the next chunk is decided on with it.
 
     Attributes:
-        on_played: called from the publisher's thread with a generation and how many of its samples have been played in
+        on_played: called from the publisher's thread with a response and how many of its samples have been played in
             all, whenever that has grown.
     """
 
@@ -84,7 +84,7 @@ class AudioAligner(LoopRole):
         self._lock = threading.RLock()
         self._queue: deque[tuple[int, np.ndarray]] = deque()
         self._queued = 0
-        self._retired = NONE_RETIRED
+        self._cancelled = NONE_CANCELLED
         self._accounts: OrderedDict[int, Account] = OrderedDict()
         self._unplayed: deque[AudioChunk] = deque()
         self._again: deque[AudioChunk] = deque()
@@ -98,48 +98,48 @@ class AudioAligner(LoopRole):
             self._draft = _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
             self._queue.clear()
             self._queued = 0
-            self._retired = NONE_RETIRED
+            self._cancelled = NONE_CANCELLED
             self._accounts.clear()
             self._unplayed.clear()
             self._again.clear()
 
-    def push(self, generation: int, pcm: np.ndarray) -> int:
+    def push(self, response_id: int, pcm: np.ndarray) -> int:
         """Queue speech.
 
         Args:
-            generation: of the reply, not negative and not lower than any before it.
+            response_id: of the reply, not negative and not lower than any before it.
             pcm: float32 [n], mono at 24 kHz, any n.
 
         Returns:
-            How many samples were taken: all, none if the generation is retired, or as many as there was room for
+            How many samples were taken: all, none if the response is cancelled, or as many as there was room for
             (two minutes); then push the rest later.
 
         Raises:
-            ValueError: not one-dimensional, not finite, or a negative generation.
+            ValueError: not one-dimensional, not finite, or a negative response_id.
         """
         pcm = np.array(pcm, np.float32)  # a copy: the caller may reuse its buffer
         if pcm.ndim != 1 or not np.isfinite(pcm).all():
             raise ValueError("pcm must be one-dimensional and finite")
-        if generation < 0:
-            raise ValueError("a generation must not be negative")
+        if response_id < 0:
+            raise ValueError("a response must not be negative")
         with self._lock:
-            if generation <= self._retired:
+            if response_id <= self._cancelled:
                 return 0
             pcm = pcm[: CAPACITY - self._queued]
             if len(pcm):
-                self._queue.append((generation, pcm))
+                self._queue.append((response_id, pcm))
                 self._queued += len(pcm)
-                self._account(generation).pushed += len(pcm)
+                self._account(response_id).pushed += len(pcm)
             return len(pcm)
 
-    def retire(self, generation: int) -> None:
-        """Generation `generation` and older ones are over: from the next chunk on, none of their sound is used."""
+    def cancel(self, response_id: int) -> None:
+        """Response `response_id` and older ones are over: from the next chunk on, none of their sound is used."""
         with self._lock:
-            self._retired = max(self._retired, generation)
-            kept = [(g, pcm) for g, pcm in self._queue if g > self._retired]
+            self._cancelled = max(self._cancelled, response_id)
+            kept = [(g, pcm) for g, pcm in self._queue if g > self._cancelled]
             self._queue = deque(kept)
             self._queued = sum(len(pcm) for _, pcm in kept)
-            if self._draft.generation != IDLE and self._draft.generation <= self._retired:
+            if self._draft.response_id != IDLE and self._draft.response_id <= self._cancelled:
                 self._draft = _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
 
     def next(self) -> AudioChunk:
@@ -147,14 +147,14 @@ class AudioAligner(LoopRole):
         with self._lock:
             while self._again:
                 chunk = self._again.popleft()
-                if chunk.generation == IDLE or chunk.generation > self._retired:
+                if chunk.response_id == IDLE or chunk.response_id > self._cancelled:
                     self._unplayed.append(chunk)
                     return chunk
             draft, following = self._draft, _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
             self._fill(draft, SAMPLES_PER_CHUNK)
             self._fill(following, AHEAD)
             window = self._hear(draft.pcm, following.pcm[:AHEAD])
-            chunk = AudioChunk(self._index, draft.generation, draft.pcm, window, tuple(draft.spans))
+            chunk = AudioChunk(self._index, draft.response_id, draft.pcm, window, tuple(draft.spans))
             self._history = np.concatenate((self._history, draft.pcm))[-_HISTORY:]
             self._draft = following
             self._index += 1
@@ -168,9 +168,9 @@ class AudioAligner(LoopRole):
             while self._unplayed and self._unplayed[0].index <= index:
                 chunk = self._unplayed.popleft()
                 if chunk.index == index and (count := chunk.spoken(samples)):
-                    account = self._account(chunk.generation)
+                    account = self._account(chunk.response_id)
                     account.played += count
-                    report = chunk.generation, account.played
+                    report = chunk.response_id, account.played
         if report and self.on_played:
             self.on_played(*report)
 
@@ -180,10 +180,10 @@ class AudioAligner(LoopRole):
             self._again.extendleft(reversed(self._unplayed))
             self._unplayed.clear()
 
-    def account(self, generation: int) -> Account:
-        """Samples of a generation that were pushed and played; zeros for one that is unknown or long past."""
+    def account(self, response_id: int) -> Account:
+        """Samples of a response that were pushed and played; zeros for one that is unknown or long past."""
         with self._lock:
-            found = self._accounts.get(generation)
+            found = self._accounts.get(response_id)
             return Account(found.pushed, found.played) if found else Account()
 
     @property
@@ -195,7 +195,7 @@ class AudioAligner(LoopRole):
         """See `LoopRole.step`: ports "window" and "pcm"."""
         chunk = self.next()
         outputs = {"window": torch.from_numpy(chunk.window), "pcm": torch.from_numpy(chunk.pcm)}
-        return Header(chunk.index, chunk.generation), outputs
+        return Header(chunk.index, chunk.response_id), outputs
 
     def resume(self) -> None:
         """See `LoopRole.resume`."""
@@ -204,37 +204,37 @@ class AudioAligner(LoopRole):
     def snapshot(self) -> dict[str, Any]:
         """See `LoopRole.snapshot`. What waits to be spoken dies with the process; the clock goes on."""
         with self._lock:
-            return {"index": self._index, "retired": self._retired}
+            return {"index": self._index, "cancelled": self._cancelled}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `LoopRole.restore`."""
         with self._lock:
-            self._index, self._retired = state["index"], state["retired"]
+            self._index, self._cancelled = state["index"], state["cancelled"]
 
-    def _account(self, generation: int) -> Account:
-        account = self._accounts.setdefault(generation, Account())
+    def _account(self, response_id: int) -> Account:
+        account = self._accounts.setdefault(response_id, Account())
         while len(self._accounts) > _ACCOUNTS:
             self._accounts.popitem(last=False)
         return account
 
     def _fill(self, draft: _Draft, stop: int) -> None:
-        """Decide on a chunk's samples up to `stop`: sound of one generation only, then silence."""
+        """Decide on a chunk's samples up to `stop`: sound of one response only, then silence."""
         start, draft.decided = draft.decided, stop
         while start < stop and self._queue:
-            generation, pcm = self._queue[0]
-            if draft.generation not in (IDLE, generation):
+            response_id, pcm = self._queue[0]
+            if draft.response_id not in (IDLE, response_id):
                 return
             count = min(stop - start, len(pcm))
             draft.pcm[start : start + count] = pcm[:count]
-            draft.generation = generation
+            draft.response_id = response_id
             draft.spans.append((start, start + count))
             start += count
             self._queued -= count
             if count == len(pcm):
                 self._queue.popleft()
             else:
-                self._queue[0] = (generation, pcm[count:])
+                self._queue[0] = (response_id, pcm[count:])
 
     def _hear(self, own: np.ndarray, ahead: np.ndarray) -> np.ndarray:
-        """float32 [48, 80]. Computed afresh, so that sound which was retired leaves no trace in it."""
+        """float32 [48, 80]. Computed afresh, so that sound which was cancelled leaves no trace in it."""
         return LogMel().push(np.concatenate((self._history, own, ahead)))[-WINDOW_FRAMES:]

@@ -12,7 +12,7 @@ from torch import Tensor
 from actors.channels.protocol import ChannelAborted
 from actors.pipeline.header import Header
 from actors.pipeline.loop import LoopRole
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.roles.decoder_group import DecoderGroup
 from characters.generate.stream import CharacterModel
 from characters.model.frame_decoder import FrameDecoder, open_decoder
@@ -39,7 +39,7 @@ class VaeDecoder(LoopRole):
         self._latents: deque[Tensor] = deque()
         self.drops = bands == 1
 
-    def reset(self, session: Session) -> None:
+    def reset(self, session: SessionSpec) -> None:
         """Start over from the session's portrait, or be ready to when all bands have met.
 
         Raises:

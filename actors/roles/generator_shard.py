@@ -12,7 +12,7 @@ from torch import Tensor
 from actors.channels.protocol import ChannelAborted
 from actors.pipeline.header import Header
 from actors.pipeline.loop import LoopRole
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.roles.model_group import ModelGroup
 from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, MOTION_CHANNELS
 from characters.errors import UserError, did_you_mean
@@ -63,14 +63,14 @@ class DitShard(LoopRole):
         self._group: ModelGroup | None = None
         self._exchanges: Mapping[str, Exchange] = {"local": LocalExchange(networks.device)}
         self._sampler: Sampler | None = None
-        self._session: Session | None = None
+        self._session: SessionSpec | None = None
         self._reference: Tensor | None = None
         self._idle = IdleMotion(1)
         self._condition = Graph(lambda mel, motion: networks.dit.conditioning(mel=mel, motion=motion)[0])
         self._switch: tuple[int, str] | None = None
         self.drops = self._plan.gpus == 1
 
-    def reset(self, session: Session) -> None:
+    def reset(self, session: SessionSpec) -> None:
         """Start over with the session's portrait: prefill the cache from it, or be ready to when all parts have met.
 
         Raises:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from actors.channels.protocol import ChannelAborted
 from actors.pipeline.deadline import Deadline
-from actors.pipeline.header import NONE_RETIRED, Header
+from actors.pipeline.header import NONE_CANCELLED, Header
 from actors.pipeline.loop import LoopRole
-from actors.pipeline.session import Session
-from actors.room.protocol import Room
+from actors.pipeline.session import SessionSpec
+from actors.roles.outlet import Outlet
 from characters.chunk import FPS, FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
 
 # Sound that a room may not have sent yet when the next chunk begins.
@@ -36,20 +36,20 @@ class RoomPublisher(LoopRole):
 
     def __init__(
         self,
-        join: Callable[[Session], Room],
+        join: Callable[[SessionSpec], Outlet],
         played: Callable[[int, int], None] = lambda index, samples: None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         self.deadline = Deadline()
-        self.room: Room | None = None
+        self.room: Outlet | None = None
         self.join, self._played = join, played
         self._closed = threading.Event()
         self._clock, self._sleep = clock, sleep or self._closed.wait
-        self._retired = NONE_RETIRED
+        self._cancelled = NONE_CANCELLED
 
-    def reset(self, session: Session) -> None:
+    def reset(self, session: SessionSpec) -> None:
         """Join the session's room, leaving any other.
 
         Raises:
@@ -63,7 +63,7 @@ class RoomPublisher(LoopRole):
     def publish(self, header: Header, frames: np.ndarray, pcm: np.ndarray) -> int:
         """Wait until the chunk is due, then let it go, frame by frame.
 
-        If its generation is retired meanwhile, its pictures go on but its sound turns silent with the next frame.
+        If its response is cancelled meanwhile, its pictures go on but its sound turns silent with the next frame.
 
         Args:
             header: of the chunk.
@@ -92,7 +92,7 @@ class RoomPublisher(LoopRole):
             self._wait(due)
             behind = room.ahead() + room.sound_lag
             block = pcm[i * _SAMPLES_PER_FRAME : (i + 1) * _SAMPLES_PER_FRAME]
-            if header.retired_by(self._retired):
+            if header.cancelled_by(self._cancelled):
                 block = np.zeros_like(block)
             else:
                 heard = (i + 1) * _SAMPLES_PER_FRAME
@@ -103,9 +103,9 @@ class RoomPublisher(LoopRole):
             room.capture_video(frames[i], int(shown * 1e6), header.index * FRAMES_PER_CHUNK + i)
         return heard
 
-    def retire(self, generation: int) -> None:
-        """See `LoopRole.retire`."""
-        self._retired = max(self._retired, generation)
+    def cancel(self, response_id: int) -> None:
+        """See `LoopRole.cancel`."""
+        self._cancelled = max(self._cancelled, response_id)
         if self.room is not None:
             self.room.clear()
 
@@ -118,11 +118,11 @@ class RoomPublisher(LoopRole):
 
     def snapshot(self) -> dict[str, Any]:
         """See `LoopRole.snapshot`."""
-        return {"retired": self._retired}
+        return {"cancelled": self._cancelled}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `LoopRole.restore`."""
-        self._retired = state["retired"]
+        self._cancelled = state["cancelled"]
 
     def close(self) -> None:
         """Leave the room."""

@@ -16,24 +16,24 @@ from actors.pipeline.header import Header
 from actors.pipeline.trace import Turn
 from actors.roles.aligner import AudioAligner
 from actors.room.livekit import LivekitRoom
-from actors.room.reliable_text import Letter, Letterbox, Outbox
+from actors.room.reliable_text import Inbox, Outbox, ReliableMessage
 from actors.voice.bridge import VoiceBridge
 from actors.voice.config import VoiceConfig
 from actors.voice.events import (
     Backchannel,
+    Cancelled,
     Event,
     Interrupted,
-    Problem,
     ReplyAudio,
     ReplyHeard,
     ReplyStarted,
     ReplyText,
-    Retired,
     TurnDone,
-    TurnLedger,
+    TurnTrace,
     UserStartedSpeaking,
     UserText,
     UserTurn,
+    VoiceError,
 )
 from actors.voice.parts import Parts
 from actors.voice.protocols import HEARING_RATE, Message
@@ -43,7 +43,7 @@ from characters.chunk import FRAMES_PER_CHUNK
 log = logging.getLogger(__name__)
 
 CHAT, CAPTIONS, NOTICES = "lk.chat", "lk.transcription", "characters.notice"
-FIGURES, SHOWN = "characters.ledger", "characters.shown"
+FIGURES, SHOWN = "characters.figures", "characters.shown"
 _FRAME_MS = 20
 _HEARD_FRAMES = 100  # sound from the user that may wait: two seconds, then the oldest is dropped
 _SEND_SECONDS = 5.0
@@ -61,10 +61,10 @@ class Conversation:
         room: joined.
         aligner: takes the voice and tells what was played.
         misses: counts the late chunks so far.
-        record: enters a finished turn in the ledger.
+        record: enters a finished turn in the trace.
         shown: enters there when a user saw a frame; how long it was on its way, if that is known.
         state: from `snapshot` of the process before this one.
-        generation: replies count from here on.
+        response_id: replies count from here on.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Conversation:
         record: Callable[[Turn], None],
         shown: Callable[[int, float], float | None],
         state: dict[str, Any] | None = None,
-        generation: int = 0,
+        response_id: int = 0,
     ) -> None:
         from livekit import rtc
 
@@ -86,13 +86,13 @@ class Conversation:
         self._aligner, self._misses, self._record, self._shown = aligner, misses, record, shown
         self._again = bool(state)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._outbox, self._letterbox = Outbox(self._room), Letterbox(self._room)
+        self._outbox, self._inbox = Outbox(self._room), Inbox(self._room)
         self._hearing: tuple[str, asyncio.Task[Any]] | None = None  # sid of the track that is heard
         self._speaker = ""  # identity of who is heard
         self._segment = 0
-        self._generation = generation
+        self._response_id = response_id
         self._turn_seconds = 0.0
-        self._way_seconds: float | None = None  # of a frame from here to the user's eye
+        self._publish_to_render: float | None = None  # of a frame from here to the user's eye
         self._work: list[float] = []  # seconds of work on each chunk since the figures were last sent
         self._chunks = 0
         self._doing = "listening"
@@ -101,14 +101,14 @@ class Conversation:
         self._alone_since: float | None = time.monotonic() - (state or {}).get("alone", 0.0)
         self._greeted = False
         self._bridge = VoiceBridge(character, parts, self._on_event, config)
-        self._bridge.restore([Message(role, text) for role, text in (state or {}).get("history", [])], generation)
+        self._bridge.restore([Message(role, text) for role, text in (state or {}).get("history", [])], response_id)
         aligner.on_played = self._on_played
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
     def snapshot(self) -> dict[str, Any]:
         """What another process needs to go on with the conversation; from any thread."""
         spoken = [(m.role, m.text) for m in self._bridge.history if m.role in ("user", "assistant")]
-        return {"history": spoken, "generation": self._bridge.generation, "alone": self.alone}
+        return {"history": spoken, "response_id": self._bridge.response_id, "alone": self.alone}
 
     def chunk(self, header: Header, places: int) -> None:
         """A chunk has been published, by the publisher's thread; `places` stamp it."""
@@ -196,7 +196,7 @@ class Conversation:
             await stream.aclose()
 
     async def _read_chat(self, reader: Any) -> None:
-        if text := await self._letterbox.read(reader):
+        if text := await self._inbox.read(reader):
             self._bridge.push_text(text)
 
     def _on_data(self, packet: Any) -> None:
@@ -213,7 +213,7 @@ class Conversation:
             return
         ways = [way for frame, at in seen if (way := self._shown(frame, at)) is not None]
         if ways:
-            self._way_seconds = sum(ways) / len(ways)
+            self._publish_to_render = sum(ways) / len(ways)
 
     async def _on_interrupt(self, data: Any) -> str:
         self._bridge.interrupt()
@@ -238,8 +238,8 @@ class Conversation:
 
     # From the publisher.
 
-    def _on_played(self, generation: int, samples: int) -> None:
-        self._loop.call_soon_threadsafe(self._bridge.report_played, generation, samples)
+    def _on_played(self, response_id: int, samples: int) -> None:
+        self._loop.call_soon_threadsafe(self._bridge.report_played, response_id, samples)
 
     def _on_chunk(self, work: float) -> None:
         self._chunks += 1
@@ -251,14 +251,14 @@ class Conversation:
     def _on_event(self, event: Event) -> None:
         match event:
             case ReplyAudio():
-                self._aligner.push(event.generation, event.pcm)
+                self._aligner.push(event.response_id, event.pcm)
                 self._state("speaking")
-            case Retired():
-                self._aligner.broadcast(event.generation)
+            case Cancelled():
+                self._aligner.broadcast(event.response_id)
             case ReplyStarted():
-                self._generation = event.generation
+                self._response_id = event.response_id
             case ReplyText():
-                self._caption(f"reply-{event.generation}", event.text, event.final, user=False)
+                self._caption(f"reply-{event.response_id}", event.text, event.final, user=False)
             case UserStartedSpeaking():
                 self._segment += 1
                 self._state("listening")
@@ -274,18 +274,18 @@ class Conversation:
             case ReplyHeard() | Interrupted():
                 self._state("listening")
             case TurnDone():
-                self._turn_done(event.ledger)
-            case Problem():
+                self._turn_done(event.trace)
+            case VoiceError():
                 log.warning("voice: %s: %s", event.stage, event.message)
                 self._notify(f"{event.stage}: {event.message}")
 
-    def _turn_done(self, ledger: TurnLedger) -> None:
-        stamps = {name: at for name, at in ledger.stamps().items() if name != "speech_start"}
-        if ledger.speech_end is None:  # nobody asked: the greeting
+    def _turn_done(self, trace: TurnTrace) -> None:
+        stamps = {name: at for name, at in trace.stamps().items() if name != "speech_start"}
+        if trace.speech_end is None:  # nobody asked: the greeting
             return
         ordered = dict(sorted(stamps.items(), key=lambda item: item[1]))
-        self._turn_seconds = (ledger.first_heard or ledger.speech_end) - ledger.speech_end
-        self._record(Turn(self._generation, ordered))
+        self._turn_seconds = (trace.first_heard or trace.speech_end) - trace.speech_end
+        self._record(Turn(self._response_id, ordered))
 
     # To the room.
 
@@ -297,10 +297,10 @@ class Conversation:
         if user and self._hearing is not None:
             attributes["lk.transcribed_track_id"] = self._hearing[0]
         sender = self._speaker if user else None
-        self._outbox.put(Letter(CAPTIONS, text, attributes, sender, certain=final))
+        self._outbox.put(ReliableMessage(CAPTIONS, text, attributes, sender, certain=final))
 
     def _notify(self, text: str) -> None:
-        self._outbox.put(Letter(NOTICES, text, {}, certain=True))
+        self._outbox.put(ReliableMessage(NOTICES, text, {}, certain=True))
 
     def _state(self, state: str) -> None:
         self._doing = state
@@ -332,14 +332,14 @@ class Conversation:
         before, chunks = time.monotonic(), 0
         while True:
             await asyncio.sleep(1.0)
-            now = time.monotonic()
+            now, seen = time.monotonic(), self._publish_to_render
             figures = {
                 "fps": round((self._chunks - chunks) * FRAMES_PER_CHUNK / (now - before), 1),
                 "chunk_ms": round(1000 * sum(self._work) / len(self._work), 1) if self._work else 0.0,
                 "turn_ms": round(1000 * self._turn_seconds),
-                "way_ms": None if self._way_seconds is None else round(1000 * self._way_seconds),
+                "publish_to_render_ms": None if seen is None else round(1000 * seen),
                 "drops": self._misses(),
-                "generation": self._generation,
+                "response_id": self._response_id,
             }
             before, chunks, self._work = now, self._chunks, []
             with contextlib.suppress(Exception):  # figures are no reason to end a conversation

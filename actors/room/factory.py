@@ -5,20 +5,20 @@ from __future__ import annotations
 import torch
 
 from actors.pipeline.loop import LoopRole
-from actors.pipeline.session import Session
-from actors.pipeline.topology import Stage, Topology
+from actors.pipeline.session import SessionSpec
+from actors.pipeline.topology import StageSpec, Topology
 from actors.roles.aligner import AudioAligner
 from actors.roles.decoder import VaeDecoder
 from actors.roles.generator_shard import DitShard
 from actors.roles.networks import load_networks
+from actors.roles.outlet import Outlet
 from actors.roles.publisher import RoomPublisher
 from actors.room.livekit import LivekitRoom
-from actors.room.protocol import Room
 from actors.room.stub import StubRoom
 from characters.model.config import ModelConfig
 
 
-def build_roles(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     """The roles of `stage` by name, models loaded.
 
     Raises:
@@ -56,7 +56,7 @@ def build_roles(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
     return built
 
 
-def _join(session: Session, model: ModelConfig) -> Room:
+def _join(session: SessionSpec, model: ModelConfig) -> Outlet:
     if session.room.kind == "stub":
         return StubRoom()
     return LivekitRoom(session.room, model.height, model.width)

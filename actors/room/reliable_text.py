@@ -1,8 +1,8 @@
 """Texts to and from a room, so that none that matters is lost or counted twice.
 
 What is sent over a LiveKit data channel while the server or the other side is away, or not quite back, is dropped, and
-nobody is told. So a letter that must arrive has an id in its attribute RECEIPT; whoever has read it returns the id as a
-data packet on the topic of the same name; until then it is sent again. To a client that knows nothing of this a letter
+nobody is told. So a message that must arrive has an id in its attribute ACK; whoever has read it returns the id as a
+data packet on the topic of the same name; until then it is sent again. To a client that knows nothing of this a message
 is an ordinary text stream: the first is sent a few times, because its silence may be a loss, and others once.
 """
 
@@ -18,19 +18,19 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-RECEIPT = "characters.receipt"
+ACK = "characters.ack"
 _SEND_SECONDS = 5.0
-_AGAIN_SECONDS = 1.0  # without a receipt
+_AGAIN_SECONDS = 1.0  # without an ack
 _TRIES = 4  # without one from somebody who has never given any; a link that has just come back loses things for 3 s
 _PATIENCE_SECONDS = 60.0  # a server that is longer away has ended the session
 _LOOK_SECONDS = 0.1
-_WAITING = 200  # letters; beyond, those that need not arrive are dropped
-_LONGEST = 20_000  # characters of a letter that are read
+_WAITING = 200  # messages; beyond, those that need not arrive are dropped
+_LONGEST = 20_000  # characters of a message that are read
 _REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class ReliableMessage:
     """A text to the room.
 
     Attributes:
@@ -47,7 +47,7 @@ class Letter:
 
 
 class Outbox:
-    """Sends letters, one after another, in order. All methods belong to the room's event loop.
+    """Sends messages, one after another, in order. All methods belong to the room's event loop.
 
     Args:
         room: the SDK's; `run` must be running for anything to leave.
@@ -57,41 +57,41 @@ class Outbox:
         from livekit import rtc
 
         self._room, self._connected = room, rtc.ConnectionState.CONN_CONNECTED
-        self._queue: asyncio.Queue[Letter] = asyncio.Queue()
-        self._open: dict[str, asyncio.Event] = {}  # id -> its receipt has come
-        self._confirming: set[str] = set()  # identities that give receipts
+        self._queue: asyncio.Queue[ReliableMessage] = asyncio.Queue()
+        self._open: dict[str, asyncio.Event] = {}  # id -> its ack has come
+        self._confirming: set[str] = set()  # identities that give acks
         self._silent: set[str] = set()  # and those that seem to give none
         room.on("data_received", self._on_data)
 
-    def put(self, letter: Letter) -> None:
+    def put(self, message: ReliableMessage) -> None:
         """Send it when its turn comes; one that need not arrive is dropped if there are too many."""
-        if letter.certain or self._queue.qsize() < _WAITING:
-            self._queue.put_nowait(letter)
+        if message.certain or self._queue.qsize() < _WAITING:
+            self._queue.put_nowait(message)
 
     async def run(self) -> None:
         """Deliver, until cancelled."""
         while True:
-            letter = await self._queue.get()
-            if letter.certain:
-                await self._deliver(letter)
+            message = await self._queue.get()
+            if message.certain:
+                await self._deliver(message)
             elif self._anybody():
-                await self._send(letter, letter.attributes)
+                await self._send(message, message.attributes)
 
-    async def _deliver(self, letter: Letter) -> None:
+    async def _deliver(self, message: ReliableMessage) -> None:
         key = secrets.token_hex(8)
-        attributes = {**letter.attributes, RECEIPT: key}
+        attributes = {**message.attributes, ACK: key}
         give_up = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
         received = self._open[key] = asyncio.Event()
         tries = 0
         try:
             while not received.is_set():
                 if asyncio.get_running_loop().time() > give_up:
-                    log.warning("nobody has confirmed %r", letter.text)
+                    log.warning("nobody has confirmed %r", message.text)
                     return
                 if not self._anybody():
                     await asyncio.sleep(_LOOK_SECONDS)
                     continue
-                left = await self._send(letter, attributes)
+                left = await self._send(message, attributes)
                 there = set(self._room.remote_participants)
                 tries += left
                 if not there <= self._silent:
@@ -103,14 +103,14 @@ class Outbox:
         finally:
             del self._open[key]
 
-    async def _send(self, letter: Letter, attributes: Mapping[str, str]) -> bool:
+    async def _send(self, message: ReliableMessage, attributes: Mapping[str, str]) -> bool:
         """Whether it has left, which is not yet to arrive."""
         try:
             async with asyncio.timeout(_SEND_SECONDS):
                 writer = await self._room.local_participant.stream_text(
-                    topic=letter.topic, attributes=dict(attributes), sender_identity=letter.sender
+                    topic=message.topic, attributes=dict(attributes), sender_identity=message.sender
                 )
-                await writer.write(letter.text)
+                await writer.write(message.text)
                 await writer.aclose()
         except Exception as error:  # no reason to end a conversation, whatever the SDK raises
             log.warning("cannot send to the room: %r", error)
@@ -121,7 +121,7 @@ class Outbox:
         return bool(self._room.connection_state == self._connected and self._room.remote_participants)
 
     def _on_data(self, packet: Any) -> None:
-        if packet.topic != RECEIPT or packet.participant is None:
+        if packet.topic != ACK or packet.participant is None:
             return
         self._confirming.add(packet.participant.identity)
         self._silent.discard(packet.participant.identity)
@@ -129,8 +129,8 @@ class Outbox:
             found.set()
 
 
-class Letterbox:
-    """Reads letters, gives receipts, and knows which ones have come before.
+class Inbox:
+    """Reads messages, gives acks, and knows which ones have come before.
 
     Args:
         room: the SDK's.
@@ -139,10 +139,10 @@ class Letterbox:
     def __init__(self, room: Any) -> None:
         self._room = room
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._receipts: set[asyncio.Task[None]] = set()
+        self._acks: set[asyncio.Task[None]] = set()
 
     async def read(self, reader: Any) -> str | None:
-        """The text of a letter, of a very long one its beginning; None if it broke off or has come before."""
+        """The text of a message, of a very long one its beginning; None if it broke off or has come before."""
         text = ""
         try:
             async for piece in reader:
@@ -152,12 +152,12 @@ class Letterbox:
                     break
         except ConnectionError:
             return None
-        key = (reader.info.attributes or {}).get(RECEIPT)
+        key = (reader.info.attributes or {}).get(ACK)
         if key is None:
             return text
-        receipt = asyncio.get_running_loop().create_task(self._confirm(key))
-        self._receipts.add(receipt)
-        receipt.add_done_callback(self._receipts.discard)
+        ack = asyncio.get_running_loop().create_task(self._confirm(key))
+        self._acks.add(ack)
+        ack.add_done_callback(self._acks.discard)
         known = key in self._seen
         self._seen[key] = None
         while len(self._seen) > _REMEMBERED:
@@ -167,9 +167,9 @@ class Letterbox:
     async def _confirm(self, key: str) -> None:
         try:
             async with asyncio.timeout(_SEND_SECONDS):
-                await self._room.local_participant.publish_data(key, topic=RECEIPT)
-        except Exception as error:  # it will come again, and so will the receipt
-            log.warning("cannot confirm a letter: %r", error)
+                await self._room.local_participant.publish_data(key, topic=ACK)
+        except Exception as error:  # it will come again, and so will the ack
+            log.warning("cannot confirm a message: %r", error)
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> None:

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from actors.pipeline.header import Header
 from actors.pipeline.loop import LoopRole
-from actors.pipeline.session import Session
-from actors.pipeline.topology import Stage, Topology
+from actors.pipeline.session import SessionSpec
+from actors.pipeline.topology import StageSpec, Topology
 from actors.roles.aligner import AudioAligner
+from actors.roles.outlet import Outlet
 from actors.roles.publisher import RoomPublisher
 from actors.room import factory
 from actors.room.conversation import Conversation
 from actors.room.livekit import LivekitRoom
-from actors.room.protocol import Room
 from actors.voice.config import VoiceConfig
 from actors.voice.parts import Parts, open_model
 from actors.voice.stt import open_stt
@@ -28,7 +28,7 @@ from characters.character import Character, Voice
 OpenParts = Callable[[Character], Parts]
 
 
-def build_roles(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     """See `factory.build_roles`; what the voice agent hears and speaks with is loaded as well.
 
     Raises:
@@ -68,8 +68,8 @@ def warm_parts(config: VoiceConfig) -> OpenParts:
         )
 
     trial = parts(Character(name="trial", portrait="none", voice=Voice()))
-    trial.warm_ears()
-    trial.warm_mouth()
+    trial.warm_stt()
+    trial.warm_tts()
     return parts
 
 
@@ -86,7 +86,7 @@ class TalkingPublisher(RoomPublisher):
 
     def __init__(
         self,
-        join: Callable[[Session], Room],
+        join: Callable[[SessionSpec], Outlet],
         aligner: AudioAligner,
         parts: OpenParts,
         config: VoiceConfig,
@@ -94,11 +94,11 @@ class TalkingPublisher(RoomPublisher):
     ) -> None:
         super().__init__(join, aligner.played)
         self._aligner, self._parts, self._config, self._places = aligner, parts, config, places
-        self._session: Session | None = None
+        self._session: SessionSpec | None = None
         self._state: dict[str, Any] | None = None
         self.conversation: Conversation | None = None
 
-    def reset(self, session: Session) -> None:
+    def reset(self, session: SessionSpec) -> None:
         """See `RoomPublisher.reset`."""
         super().reset(session)
         self._session = session
@@ -142,8 +142,8 @@ class TalkingPublisher(RoomPublisher):
         session = self._session
         if session is None or session.character is None or not isinstance(self.room, LivekitRoom):
             return
-        # Whatever the process before this one may have said under a generation is over.
-        generation = max(self._retired, (self._state or {}).get("generation", 0), 0)
+        # Whatever the process before this one may have said under a response is over.
+        response_id = max(self._cancelled, (self._state or {}).get("response_id", 0), 0)
         self.conversation = Conversation(
             session.character,
             self._parts(session.character),
@@ -154,5 +154,5 @@ class TalkingPublisher(RoomPublisher):
             lambda turn: self.record(turn),
             lambda frame, at: self.shown(frame, at),
             self._state,
-            generation,
+            response_id,
         )

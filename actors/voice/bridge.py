@@ -1,13 +1,13 @@
 """The voice bridge: the user's sound and typed text in, the character's voice and the conversation's events out.
 
 A state machine in one event loop. Listening (`Listener`) is cheap and runs in place; transcription and the end-of-turn
-network share one worker thread, the voice has another. Everything that is said carries a generation id. When the user
-speaks up, the running generation is retired within about 0.1 s, before it is known whether they mean to interrupt:
-a "mm-hm" or a noise makes the character go on from the word it was in, under a new generation; anything else makes
+network share one worker thread, the voice has another. Everything that is said carries a response id. When the user
+speaks up, the running response_id is cancelled within about 0.1 s, before it is known whether they mean to interrupt:
+a "mm-hm" or a noise makes the character go on from the word it was in, under a new response; anything else makes
 it an interruption, of which the history keeps what was heard.
 
 To be joined to a room: the microphone's frames go to `push_audio`, chat to `push_text`; of the events, `ReplyAudio`
-goes to the aligner and `Retired` to whatever drops a generation; what the publisher has played goes to
+goes to the aligner and `Cancelled` to whatever drops a response; what the publisher has played goes to
 `report_played`, without which nothing beyond `tts.lead_s` is said.
 """
 
@@ -28,19 +28,19 @@ from actors.voice.clauses import ClauseSplitter
 from actors.voice.config import VoiceConfig
 from actors.voice.events import (
     Backchannel,
+    Cancelled,
     Event,
     Interrupted,
-    Problem,
     ReplyHeard,
     ReplyMade,
     ReplyStarted,
     ReplyText,
-    Retired,
     TurnDone,
-    TurnLedger,
+    TurnTrace,
     UserStartedSpeaking,
     UserText,
     UserTurn,
+    VoiceError,
 )
 from actors.voice.listener import Heard, Listener
 from actors.voice.llm import converse
@@ -85,7 +85,7 @@ class VoiceBridge:
         emit: called with each event, in order, in the event loop; must not block.
         config: as given to `open_parts`.
         tools: what the language model may call.
-        clock: seconds; all times in events and ledgers are its.
+        clock: seconds; all times in events and traces are its.
         """
         self._config = config or VoiceConfig()
         self._character = character
@@ -94,19 +94,19 @@ class VoiceBridge:
         self._tools = tuple(tools)
         self._clock = clock
         self._listener = Listener(self._config, parts.activity)
-        self._ears = ThreadPoolExecutor(1, "ears")
-        self._mouth = ThreadPoolExecutor(1, "mouth")
+        self._stt_executor = ThreadPoolExecutor(1, "stt")
+        self._tts_executor = ThreadPoolExecutor(1, "tts")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._anchor = (0, clock())  # a sample of the listener's clock and the time at which it came in
         self._last_push = clock()
         self._rate = HEARING_RATE
-        self._generation = 0
+        self._response_id = 0
         self._turns = 0
         self._reply: Reply | None = None
         self._cut: tuple[Reply, Message] | None = None  # the last interrupted reply, and what is remembered of it
         self._history: list[Message] = []
         self._unanswered = False  # the newest user message has not been answered audibly
-        self._ledger = TurnLedger(0)
+        self._trace = TurnTrace(0)
         self._hearing: asyncio.Task[None] | None = None
         self._prefix: list[asyncio.Task[Transcript]] = []  # transcripts of earlier stretches of a long turn
         self._verdict: tuple[str, int] | None = None  # the turn's text, and the silence that ends it
@@ -119,9 +119,9 @@ class VoiceBridge:
         return list(self._history)
 
     @property
-    def generation(self) -> int:
-        """Id of the newest reply; older ones are retired."""
-        return self._generation
+    def response_id(self) -> int:
+        """Id of the newest reply; older ones are cancelled."""
+        return self._response_id
 
     @property
     def busy(self) -> bool:
@@ -129,16 +129,16 @@ class VoiceBridge:
         making = self._reply is not None and not self._reply.complete and not self._ahead(self._reply)
         return making or any(not t.done() for t in (self._hearing, *self._prefix) if t is not None)
 
-    def restore(self, history: Sequence[Message], generation: int) -> None:
-        """Before `start`: go on with a conversation that another bridge began; replies count from `generation` on."""
+    def restore(self, history: Sequence[Message], response_id: int) -> None:
+        """Before `start`: go on with a conversation that another bridge began; replies count from `response_id` on."""
         self._history = list(history)
-        self._generation = max(self._generation, generation)
+        self._response_id = max(self._response_id, response_id)
 
     async def start(self) -> None:
-        """Warms the parts up and begins to watch for gaps in the user's sound. A part that fails makes a `Problem`."""
+        """Warm the parts up and watch for gaps in the user's sound. A part that fails makes a `VoiceError`."""
         for stage, pool, warm in (
-            ("stt", self._ears, self._parts.warm_ears),
-            ("tts", self._mouth, self._parts.warm_mouth),
+            ("stt", self._stt_executor, self._parts.warm_stt),
+            ("tts", self._tts_executor, self._parts.warm_tts),
         ):
             try:
                 await self._work(pool, warm)
@@ -153,8 +153,8 @@ class VoiceBridge:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._ears.shutdown(wait=False, cancel_futures=True)
-        self._mouth.shutdown(wait=False, cancel_futures=True)
+        self._stt_executor.shutdown(wait=False, cancel_futures=True)
+        self._tts_executor.shutdown(wait=False, cancel_futures=True)
 
     # The user's side.
 
@@ -171,7 +171,9 @@ class VoiceBridge:
         if self._closed:
             return
         replying = self._reply is not None and not self._reply.held
-        self._listener.onset_ms = self._config.barge_in.yield_ms if replying else self._config.vad.onset_ms
+        self._listener.onset_ms = (
+            self._config.barge_in.min_interruption_duration_ms if replying else self._config.vad.onset_ms
+        )
         windows = self._listener.push(pcm, rate)
         self._rate, self._last_push = rate, self._clock()
         self._anchor = (self._listener.taken, self._last_push)
@@ -189,50 +191,50 @@ class VoiceBridge:
             self._hold()
             self._interrupt()
         self._turns += 1
-        ledger = TurnLedger(self._turns, speech_start=now, speech_end=now, decided=now)
+        trace = TurnTrace(self._turns, speech_start=now, speech_end=now, decided=now)
         self._emit(UserTurn(self._turns, text, now, now, typed=True))
-        self._answer(text, ledger)
+        self._answer(text, trace)
 
     def _on_heard(self, heard: Heard) -> None:
         listener, now = self._listener, self._clock()
         match heard:
             case Heard.ONSET:
                 self._drop_hearing()
-                self._ledger = TurnLedger(0, speech_start=self._time(listener.onset))
+                self._trace = TurnTrace(0, speech_start=self._time(listener.onset))
                 self._emit(UserStartedSpeaking(now, self._time(listener.onset)))
                 if self._reply is not None:
                     self._hold()
             case Heard.PAUSE:
-                self._ledger.speech_end = self._time(listener.voice_end)
+                self._trace.speech_end = self._time(listener.voice_end)
                 if self._held() and listener.voiced_ms() < self._config.barge_in.noise_ms:
                     self._no_turn("")
                 else:
-                    self._hearing = self._spawn(self._hear(listener.sound(), self._ledger))
+                    self._hearing = self._spawn(self._hear(listener.sound(), self._trace))
             case Heard.AGAIN:
                 self._stop_hearing()
             case Heard.FULL:
                 self._stop_hearing()
                 self._prefix.append(self._spawn(self._transcribe(listener.take())))
             case Heard.TOO_LONG:
-                self._ledger.speech_end = self._time(listener.voice_end)
+                self._trace.speech_end = self._time(listener.voice_end)
                 self._stop_hearing()
                 prefix, self._prefix = self._prefix, []
                 sound = listener.sound()
                 listener.close_turn()
-                self._spawn(self._hear_last(prefix, sound, self._ledger))
+                self._spawn(self._hear_last(prefix, sound, self._trace))
             case Heard.WINDOW:
                 if self._held() and listener.voiced_ms() >= self._config.barge_in.confirm_ms:
                     self._interrupt()
                 self._maybe_end()
 
-    async def _hear(self, sound: np.ndarray, ledger: TurnLedger) -> None:
+    async def _hear(self, sound: np.ndarray, trace: TurnTrace) -> None:
         """Transcribes the turn so far and judges whether it is over."""
         judge = self._parts.end_of_turn
         # Beside the transcription, in the other thread: nothing is being said now.
         judged = None if judge is None else self._spawn(self._judge(judge, sound))
         heard = await self._join(self._prefix, sound)
         text = heard.text
-        ledger.stt_done = self._clock()
+        trace.stt_done = self._clock()
         if text:
             self._emit(UserText(text))
         if self._reply is not None and self._reply.held:
@@ -249,12 +251,12 @@ class VoiceBridge:
         self._verdict = (text, silence_needed(sound_says, text, self._config.turn))
         self._maybe_end()
 
-    async def _hear_last(self, prefix: list[asyncio.Task[Transcript]], sound: np.ndarray, ledger: TurnLedger) -> None:
+    async def _hear_last(self, prefix: list[asyncio.Task[Transcript]], sound: np.ndarray, trace: TurnTrace) -> None:
         """Transcribes a turn that has been cut off at its longest."""
         text = (await self._join(prefix, sound)).text
-        ledger.stt_done = self._clock()
+        trace.stt_done = self._clock()
         if text:
-            self._end(text, ledger)
+            self._end(text, trace)
         elif self._held() and not self._listener.open:
             self._resume()
 
@@ -264,17 +266,17 @@ class VoiceBridge:
         return Transcript(" ".join(p.text for p in parts if p.text), parts[-1].confidence)
 
     async def _judge(self, judge: EndOfTurn, sound: np.ndarray) -> float | None:
-        """The judgement by sound; None and a `Problem` if it fails."""
+        """The judgement by sound; None and a `VoiceError` if it fails."""
         try:
-            return await self._work(self._mouth, judge.probability, sound)
+            return await self._work(self._tts_executor, judge.probability, sound)
         except Exception as error:  # the words and the silence are enough to go on with
             self._problem("turn", error)
             return None
 
     async def _transcribe(self, sound: np.ndarray) -> Transcript:
-        """The text of float32 [n] at 16 kHz; "" and a `Problem` if the engine fails."""
+        """The text of float32 [n] at 16 kHz; "" and a `VoiceError` if the engine fails."""
         try:
-            return await self._work(self._ears, self._parts.stt.transcribe, sound)
+            return await self._work(self._stt_executor, self._parts.stt.transcribe, sound)
         except Exception as error:  # whatever an engine raises, the conversation goes on
             self._problem("stt", error)
             self._deaf = True
@@ -287,22 +289,22 @@ class VoiceBridge:
         if text:
             self._listener.close_turn()
             self._verdict, self._prefix = None, []
-            self._end(text, self._ledger)
+            self._end(text, self._trace)
         else:
             self._no_turn("")
             if self._deaf and self._reply is None:
-                self._start_reply(self._ledger, _NOT_HEARD)
+                self._start_reply(self._trace, _NOT_HEARD)
             self._deaf = False
 
-    def _end(self, text: str, ledger: TurnLedger) -> None:
+    def _end(self, text: str, trace: TurnTrace) -> None:
         """The user's turn is over."""
         if self._reply is not None:  # one to a typed turn, or one that went on under a very long one
             self._hold()
             self._interrupt()
         self._turns += 1
-        ledger.turn, ledger.decided = self._turns, self._clock()
-        self._emit(UserTurn(self._turns, text, ledger.speech_start or 0.0, ledger.speech_end or 0.0))
-        self._answer(text, ledger)
+        trace.turn, trace.decided = self._turns, self._clock()
+        self._emit(UserTurn(self._turns, text, trace.speech_start or 0.0, trace.speech_end or 0.0))
+        self._answer(text, trace)
 
     def _no_turn(self, text: str) -> None:
         """What was heard was no turn: the character goes on with what it was saying."""
@@ -342,7 +344,7 @@ class VoiceBridge:
     def say(self, text: str) -> None:
         """A line that is known beforehand, as a reply of its own, unless the character is speaking already."""
         if text.strip() and self._reply is None and not self._closed:
-            self._start_reply(TurnLedger(0), text)
+            self._start_reply(TurnTrace(0), text)
 
     def interrupt(self) -> None:
         """The user wants quiet: as if they had spoken up, without anything to answer."""
@@ -350,27 +352,27 @@ class VoiceBridge:
             self._hold()
             self._interrupt()
 
-    def report_played(self, generation: int, samples: int) -> None:
-        """How much of a generation the user has heard, at 24 kHz from its start; late and repeated reports are fine."""
+    def report_played(self, response_id: int, samples: int) -> None:
+        """How much of a response the user has heard, at 24 kHz from its start; late and repeated reports are fine."""
         reply = self._reply
-        if self._cut is not None and self._cut[0].generation == generation:
+        if self._cut is not None and self._cut[0].response_id == response_id:
             self._amend(*self._cut, samples)
-        if reply is None or reply.generation != generation or samples <= reply.played - reply.base:
+        if reply is None or reply.response_id != response_id or samples <= reply.played - reply.base:
             return
-        if reply.ledger.first_heard is None:
-            reply.ledger.first_heard = self._clock()
+        if reply.trace.first_heard is None:
+            reply.trace.first_heard = self._clock()
             self._unanswered = False
-            self._emit(TurnDone(reply.ledger))
+            self._emit(TurnDone(reply.trace))
         reply.played = min(reply.base + samples, reply.made)
         reply.room.set()
         count = reply.heard_words()
         if count > reply.shown:
             reply.shown = count
-            self._emit(ReplyText(generation, reply.heard_text(), final=False))
+            self._emit(ReplyText(response_id, reply.heard_text(), final=False))
         if reply.complete and reply.played >= reply.made:
             self._finish(reply)
 
-    def _answer(self, text: str, ledger: TurnLedger) -> None:
+    def _answer(self, text: str, trace: TurnTrace) -> None:
         """Replies to what the user said."""
         newest = self._history[-1] if self._history else None
         if self._unanswered and newest is not None and newest.role == "user":
@@ -379,14 +381,14 @@ class VoiceBridge:
         else:
             self._remember(Message("user", text))
         self._unanswered = True
-        self._start_reply(ledger)
+        self._start_reply(trace)
 
-    def _start_reply(self, ledger: TurnLedger, text: str | None = None) -> None:
+    def _start_reply(self, trace: TurnTrace, text: str | None = None) -> None:
         """Begins a reply: to the history, or (`text`) one that is known."""
-        self._generation += 1
-        reply = Reply(self._generation, ledger)
+        self._response_id += 1
+        reply = Reply(self._response_id, trace)
         self._reply = reply
-        self._emit(ReplyStarted(reply.generation, ledger.turn))
+        self._emit(ReplyStarted(reply.response_id, trace.turn))
         reply.task = self._spawn(self._make(reply, text))
         if self._listener.open:  # the user is speaking: it will be seen whether to go on with this
             self._hold()
@@ -403,7 +405,7 @@ class VoiceBridge:
         except Exception as error:  # whatever a model or an engine raises, the conversation goes on
             self._problem("reply", error)
             try:
-                reply.add(await self._work(self._mouth, self._parts.speaker.say, _APOLOGY))
+                reply.add(await self._work(self._tts_executor, self._parts.speaker.say, _APOLOGY))
             except Exception as second:
                 self._problem("tts", second)
         reply.complete = True
@@ -417,8 +419,8 @@ class VoiceBridge:
         thoughts = converse(self._parts.model, messages, self._tools, self._config.llm.tool_rounds)
         async with aclosing(thoughts) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
-                if reply.ledger.first_token is None and piece.strip():
-                    reply.ledger.first_token = self._clock()
+                if reply.trace.first_token is None and piece.strip():
+                    reply.trace.first_token = self._clock()
                 await self._say(reply, piece, splitter)
         await self._say(reply, "", splitter, last=True)
 
@@ -429,7 +431,7 @@ class VoiceBridge:
             while self._ahead(reply):
                 reply.room.clear()
                 await reply.room.wait()
-            reply.add(await self._work(self._mouth, self._parts.speaker.say, clause))
+            reply.add(await self._work(self._tts_executor, self._parts.speaker.say, clause))
             self._hand_on(reply)
 
     def _ahead(self, reply: Reply) -> bool:
@@ -440,34 +442,34 @@ class VoiceBridge:
         if reply.held or self._reply is not reply:
             return
         for audio in reply.unsent():
-            if reply.ledger.first_pcm is None:
-                reply.ledger.first_pcm = self._clock()
+            if reply.trace.first_pcm is None:
+                reply.trace.first_pcm = self._clock()
             self._emit(audio)
         if reply.complete and not reply.announced:
             reply.announced = True
-            self._emit(ReplyMade(reply.generation, reply.made - reply.base))
+            self._emit(ReplyMade(reply.response_id, reply.made - reply.base))
 
     def _held(self) -> bool:
         return self._reply is not None and self._reply.held
 
     def _hold(self) -> None:
-        """Retires the reply's generation; what becomes of the reply is seen later."""
+        """Cancels the reply's response_id; what becomes of the reply is seen later."""
         reply = self._reply
         if reply is not None and not reply.held:
             reply.held = True
-            self._emit(Retired(reply.generation, self._clock()))
+            self._emit(Cancelled(reply.response_id, self._clock()))
 
     def _resume(self) -> None:
-        """The held reply goes on under a new generation."""
+        """The held reply goes on under a new response."""
         reply = self._reply
         assert reply is not None
         if reply.complete and reply.played >= reply.made:
             self._finish(reply)
             return
-        old = reply.generation
-        self._generation += 1
-        reply.rewind(self._generation)
-        self._emit(ReplyStarted(reply.generation, reply.ledger.turn, resumes=old))
+        old = reply.response_id
+        self._response_id += 1
+        reply.rewind(self._response_id)
+        self._emit(ReplyStarted(reply.response_id, reply.trace.turn, resumes=old))
         self._hand_on(reply)
 
     def _interrupt(self) -> None:
@@ -482,8 +484,8 @@ class VoiceBridge:
             message = Message("assistant", heard)
             self._remember(message)
             self._cut = (reply, message)
-        self._emit(ReplyText(reply.generation, heard, final=True))
-        self._emit(Interrupted(reply.generation, heard))
+        self._emit(ReplyText(reply.response_id, heard, final=True))
+        self._emit(Interrupted(reply.response_id, heard))
 
     def _amend(self, reply: Reply, message: Message, samples: int) -> None:
         """A report that came after the interruption: the user had heard a little more."""
@@ -498,8 +500,8 @@ class VoiceBridge:
         if text := reply.text():
             self._remember(Message("assistant", text))
         self._unanswered = False
-        self._emit(ReplyText(reply.generation, text, final=True))
-        self._emit(ReplyHeard(reply.generation, text))
+        self._emit(ReplyText(reply.response_id, text, final=True))
+        self._emit(ReplyHeard(reply.response_id, text))
 
     def _remember(self, message: Message) -> None:
         self._history.append(message)
@@ -514,7 +516,7 @@ class VoiceBridge:
     def _problem(self, stage: str, error: Exception) -> None:
         if not isinstance(error, UserError):
             log.error("%s failed", stage, exc_info=error)
-        self._emit(Problem(stage, " ".join(f"{error}".split()) or type(error).__name__))
+        self._emit(VoiceError(stage, " ".join(f"{error}".split()) or type(error).__name__))
 
     async def _work(self, pool: ThreadPoolExecutor, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, function, *args)

@@ -39,23 +39,25 @@ class TurnConfig:
             installed, else the words alone decide; "off" lets the words alone decide.
         threshold: probability from which the sound of a turn counts as finished.
         pause_ms: silence after which the turn so far is transcribed and judged, in case it is over.
-        finished_ms: silence that ends a turn judged finished.
+        min_endpointing_delay_ms: silence that ends a turn judged finished.
         unsure_ms: silence that ends a turn on which sound and words disagree.
-        unfinished_ms: silence that ends a turn judged unfinished.
+        max_endpointing_delay_ms: silence that ends a turn judged unfinished.
         longest_s: a turn ends here even if the sound goes on, so that noise taken for speech stays bounded.
     """
 
     model: str = "auto"
     threshold: float = 0.5
     pause_ms: int = 160
-    finished_ms: int = 320
+    min_endpointing_delay_ms: int = 320
     unsure_ms: int = 600
-    unfinished_ms: int = 1400
+    max_endpointing_delay_ms: int = 1400
     longest_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.pause_ms <= self.finished_ms <= self.unsure_ms <= self.unfinished_ms:
-            raise ValueError("turn needs 0 < pause_ms <= finished_ms <= unsure_ms <= unfinished_ms")
+        if not 0 < self.pause_ms <= self.min_endpointing_delay_ms <= self.unsure_ms <= self.max_endpointing_delay_ms:
+            raise ValueError(
+                "turn needs 0 < pause_ms <= min_endpointing_delay_ms <= unsure_ms <= max_endpointing_delay_ms"
+            )
         if not 0 < self.threshold < 1 or self.longest_s < 5:
             raise ValueError("turn.threshold must lie between 0 and 1, turn.longest_s at 5 or more")
 
@@ -65,23 +67,25 @@ class BargeInConfig:
     """What happens when the user makes a sound while the character speaks.
 
     Attributes:
-        yield_ms: voiced sound after which the character stops. It takes its sentence up again if the sound turns out
-            to be no more than a "mm-hm".
+        min_interruption_duration_ms: voiced sound after which the character stops. It takes its sentence up again if
+            the sound turns out to be no more than a "mm-hm".
         noise_ms: a sound with less voice than this in it is a noise: no transcription, the character goes on.
         mumble_ms: a sound with less voice than this in it of which the transcript is doubtful is encouragement too.
         confirm_ms: voiced sound after which it is an interruption whatever the words are.
         answer_ms: with less than this of the reply left, "yes" or "okay" is an answer, not encouragement.
     """
 
-    yield_ms: int = 64
+    min_interruption_duration_ms: int = 64
     noise_ms: int = 192
     mumble_ms: int = 900
     confirm_ms: int = 1200
     answer_ms: int = 600
 
     def __post_init__(self) -> None:
-        if not 32 <= self.yield_ms <= self.confirm_ms or self.noise_ms > self.confirm_ms:
-            raise ValueError("barge_in needs 32 <= yield_ms <= confirm_ms and noise_ms <= confirm_ms")
+        if not 32 <= self.min_interruption_duration_ms <= self.confirm_ms or self.noise_ms > self.confirm_ms:
+            raise ValueError(
+                "barge_in needs 32 <= min_interruption_duration_ms <= confirm_ms and noise_ms <= confirm_ms"
+            )
         if not 0 <= self.mumble_ms <= self.confirm_ms:
             raise ValueError("barge_in needs 0 <= mumble_ms <= confirm_ms")
 

@@ -1,4 +1,4 @@
-"""What the voice bridge tells the rest of the system, and the ledger of one turn."""
+"""What the voice bridge tells the rest of the system, and the trace of one turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """A word and the samples (24 kHz, counted from the start of its generation) in which it sounds."""
+    """A word and the samples (24 kHz, counted from the start of its response) in which it sounds."""
 
     text: str
     start: int
@@ -17,7 +17,7 @@ class TimedWord:
 
 
 @dataclass(slots=True)
-class TurnLedger:
+class TurnTrace:
     """Timestamps of one turn, in seconds of the bridge's clock; None for what has not happened (or never does).
 
     Attributes:
@@ -80,9 +80,9 @@ class Backchannel:
 
 @dataclass(frozen=True, slots=True)
 class ReplyStarted:
-    """A reply (or, after a `Retired` that came to nothing, the rest of one) begins under a new generation."""
+    """A reply (or, after a `Cancelled` that came to nothing, the rest of one) begins under a new response."""
 
-    generation: int
+    response_id: int
     turn: int
     resumes: int | None = None
 
@@ -92,14 +92,14 @@ class ReplyAudio:
     """A stretch of the reply's voice: usually one clause.
 
     Attributes:
-        generation: the reply's id.
-        pcm: float32 [n], mono at 24 kHz; follows the generation's previous stretch without a gap.
+        response_id: the reply's id.
+        pcm: float32 [n], mono at 24 kHz; follows the response's previous stretch without a gap.
         text: what is said in it.
         words: when each word sounds.
-        start: the generation's samples before this stretch.
+        start: the response's samples before this stretch.
     """
 
-    generation: int
+    response_id: int
     pcm: np.ndarray
     text: str
     words: tuple[TimedWord, ...]
@@ -110,16 +110,16 @@ class ReplyAudio:
 class ReplyText:
     """Transcript of the reply as far as it has been heard; whole texts, each replacing the one before."""
 
-    generation: int
+    response_id: int
     text: str
     final: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyMade:
-    """All of the reply's sound has been handed on: `samples` at 24 kHz in all under this generation."""
+    """All of the reply's sound has been handed on: `samples` at 24 kHz in all under this response."""
 
-    generation: int
+    response_id: int
     samples: int
 
 
@@ -127,18 +127,18 @@ class ReplyMade:
 class ReplyHeard:
     """The reply has been heard to its end."""
 
-    generation: int
+    response_id: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Retired:
-    """Stop this generation at the next chunk border and drop what is left of it.
+class Cancelled:
+    """Stop this response at the next chunk border and drop what is left of it.
 
     `time` is when this was decided. What follows is `Interrupted`, or `ReplyStarted` that resumes it.
     """
 
-    generation: int
+    response_id: int
     time: float
 
 
@@ -146,12 +146,12 @@ class Retired:
 class Interrupted:
     """The reply is over before its end; `heard_text` is what the user heard of it, and all that is remembered."""
 
-    generation: int
+    response_id: int
     heard_text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class VoiceError:
     """A part failed; the conversation goes on. `message` is one line for the log and the user."""
 
     stage: str
@@ -160,9 +160,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class TurnDone:
-    """The ledger of a turn whose first sound has been heard."""
+    """The trace of a turn whose first sound has been heard."""
 
-    ledger: TurnLedger = field(default_factory=lambda: TurnLedger(0))
+    trace: TurnTrace = field(default_factory=lambda: TurnTrace(0))
 
 
 Event = (
@@ -175,8 +175,8 @@ Event = (
     | ReplyText
     | ReplyMade
     | ReplyHeard
-    | Retired
+    | Cancelled
     | Interrupted
-    | Problem
+    | VoiceError
     | TurnDone
 )

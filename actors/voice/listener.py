@@ -45,7 +45,7 @@ class Listener:
         self._gate = VoiceGate(config.vad)
         self._resampler: Resampler | None = None
         self._rest = np.zeros(0, np.float32)
-        longest = max(config.vad.onset_ms, config.barge_in.yield_ms)
+        longest = max(config.vad.onset_ms, config.barge_in.min_interruption_duration_ms)
         self._preroll: deque[np.ndarray] = deque(maxlen=-(-(config.vad.preroll_ms + longest) // WINDOW_MS) + 1)
         self._sound: list[np.ndarray] = []
         self._paused = False

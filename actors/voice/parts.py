@@ -25,14 +25,14 @@ class Parts:
     model: LanguageModel
     speaker: Speaker
 
-    def warm_ears(self) -> None:
+    def warm_stt(self) -> None:
         """Runs the hearing once, so that the first turn is as quick as the others. Blocking."""
         quiet = np.zeros(HEARING_RATE, np.float32)
         self.stt.transcribe(quiet)
         if self.end_of_turn is not None:
             self.end_of_turn.probability(quiet)
 
-    def warm_mouth(self) -> None:
+    def warm_tts(self) -> None:
         """Runs the voice once, for the same reason. Blocking."""
         self.speaker.say("Hello, how are you?")
 

@@ -5,31 +5,31 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from actors.voice.events import ReplyAudio, TimedWord, TurnLedger
+from actors.voice.events import ReplyAudio, TimedWord, TurnTrace
 from actors.voice.tts import Clause
 from characters.chunk import SAMPLE_RATE
 
 
 @dataclass(eq=False)
 class Reply:
-    """Sample counts are at 24 kHz from the start of the reply, over all its generations.
+    """Sample counts are at 24 kHz from the start of the reply, over all its responses.
 
     Attributes:
-        generation: its present id; a resumed reply gets a new one.
-        ledger: of the turn that it answers.
-        base: where the present generation began.
+        response_id: its present id; a resumed reply gets a new one.
+        trace: of the turn that it answers.
+        base: where the present response_id began.
         made: sound there is.
         sent: sound handed on.
         played: sound heard.
         complete: nothing more will be made.
-        held: retired, and not yet known whether to go on.
-        announced: `ReplyMade` was sent for the present generation.
+        held: cancelled, and not yet known whether to go on.
+        announced: `ReplyMade` was sent for the present response_id.
         task: makes it.
         room: wakes the maker when more may be made.
     """
 
-    generation: int
-    ledger: TurnLedger
+    response_id: int
+    trace: TurnTrace
     base: int = 0
     made: int = 0
     sent: int = 0
@@ -50,7 +50,7 @@ class Reply:
         self.made += len(clause.pcm)
 
     def unsent(self) -> list[ReplyAudio]:
-        """What was made and not yet handed on, under the present generation; counts as handed on from now."""
+        """What was made and not yet handed on, under the present response_id; counts as handed on from now."""
         audio = []
         for start, clause in self._clauses:
             end = start + len(clause.pcm)
@@ -61,7 +61,7 @@ class Reply:
             at = start + skip - self.base
             words = tuple(TimedWord(w.text, start + w.start - self.base, start + w.end - self.base) for w in kept)
             text = clause.text if not skip else " ".join(w.text for w in kept)
-            audio.append(ReplyAudio(self.generation, clause.pcm[skip:], text, words, at))
+            audio.append(ReplyAudio(self.response_id, clause.pcm[skip:], text, words, at))
             self.sent = end
         return audio
 
@@ -81,10 +81,10 @@ class Reply:
         """Sound not yet heard; infinite while more is being made."""
         return (self.made - self.played) * 1000 / SAMPLE_RATE if self.complete else float("inf")
 
-    def rewind(self, generation: int) -> None:
-        """Goes on under a new generation, from the start of the word that was cut."""
+    def rewind(self, response_id: int) -> None:
+        """Goes on under a new response, from the start of the word that was cut."""
         cut = [w.start for w in self.words if w.start <= self.played < w.end]
         at = max(self.base, cut[0]) if cut else self.played
-        self.generation = generation
+        self.response_id = response_id
         self.base = self.sent = self.played = at
         self.held = self.announced = False

@@ -140,11 +140,11 @@ def silence_needed(sound: float | None, text: str, config: TurnConfig) -> int:
     """
     words = words_finished(text)
     if words is False:
-        return config.unfinished_ms
+        return config.max_endpointing_delay_ms
     if sound is None:
-        return config.finished_ms if words else config.unsure_ms
+        return config.min_endpointing_delay_ms if words else config.unsure_ms
     if sound >= config.threshold:
-        return config.finished_ms
+        return config.min_endpointing_delay_ms
     if words:
-        return config.unsure_ms if sound < config.threshold / 2 else config.finished_ms
-    return config.unfinished_ms
+        return config.unsure_ms if sound < config.threshold / 2 else config.min_endpointing_delay_ms
+    return config.max_endpointing_delay_ms

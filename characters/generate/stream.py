@@ -167,7 +167,7 @@ class Stream:
         clock = StageClock(self._model.device)
         frames = self._decoder.decode(latent)[0].cpu().numpy()
         clock.stage("decode")
-        return Chunk(index=index, generation=0, frames=frames, pcm=pcm, timings=timings | clock.seconds)
+        return Chunk(index=index, response_id=0, frames=frames, pcm=pcm, timings=timings | clock.seconds)
 
 
 def _windows(pcm: Iterator[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -24,9 +24,9 @@ from itertools import pairwise
 import numpy as np
 
 from actors.pipeline.loop import LoopRole
-from actors.pipeline.session import RoomAddress, Session
-from actors.pipeline.topology import Stage, Topology, load_profile, plan_topology
-from actors.pipeline.trace import Ledger, percentile
+from actors.pipeline.session import RoomAddress, SessionSpec
+from actors.pipeline.topology import StageSpec, Topology, load_profile, plan_topology
+from actors.pipeline.trace import Trace, percentile
 from actors.roles.publisher import RoomPublisher
 from actors.room import talking
 from actors.room.livekit import LivekitRoom
@@ -81,7 +81,7 @@ class MarkedRoom(LivekitRoom):
         super().capture_video(frame, timestamp_us, number)
 
 
-def marked_roles(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+def marked_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     """As `talking.build_roles`, with a room that marks."""
     built = talking.build_roles(topology, stage)
     size = topology.model.height, topology.model.width
@@ -167,8 +167,8 @@ class Bench:
 
     def meet(
         self, story: Callable[[User], Awaitable[None]], *, on_frame: OnFrame = ignore, factory: str = TALKING
-    ) -> tuple[User, Ledger]:
-        """Play a story with a user whom the character has greeted; the user afterwards, and the session's ledger."""
+    ) -> tuple[User, Trace]:
+        """Play a story with a user whom the character has greeted; the user afterwards, and the session's trace."""
         from actors.pipeline.gang import Gang
 
         model, room, character = self._topology.model, f"bench-{time.monotonic_ns()}", self._character.character
@@ -188,8 +188,8 @@ class Bench:
             return user
 
         try:
-            gang.start(Session(portrait, 0, RoomAddress("livekit", self._access.url, token), character))
-            return asyncio.run(play()), gang.ledger()
+            gang.start(SessionSpec(portrait, 0, RoomAddress("livekit", self._access.url, token), character))
+            return asyncio.run(play()), gang.trace()
         finally:
             gang.stop()
 
@@ -215,7 +215,7 @@ def measure_marks(bench: Bench, minutes: float) -> None:
             await user.type(random.choice(QUESTIONS))
             await asyncio.sleep(min(15.0, left))
 
-    user, ledger = bench.meet(story, on_frame=eye.look, factory="deploy.bench.room:marked_roles")
+    user, trace = bench.meet(story, on_frame=eye.look, factory="deploy.bench.room:marked_roles")
     ended = eye.corner[-1][0]
     frames = [at for at, _ in eye.corner if at >= began]
     gaps = [b - a for a, b in pairwise(frames)]
@@ -231,7 +231,7 @@ def measure_marks(bench: Bench, minutes: float) -> None:
             f"picture after sound: {1e3 * statistics.median(values):+.1f} ms; first quarter {1e3 * first:+.1f} ms, "
             f"last {1e3 * last:+.1f} ms; growth {1e3 * 60 * slope:+.2f} ms a minute"
         )
-    seconds = ledger.seconds()
+    seconds = trace.seconds()
     table("a chunk on its way", seconds)
 
 
@@ -248,13 +248,13 @@ def measure_turns(bench: Bench, turns: int) -> None:
             ends.append(end)
             await quiet(user)
 
-    _, ledger = bench.meet(story)
-    answered = [dict(ledger.stamps(turn)) for turn in list(ledger.turns)[-turns:]]
+    _, trace = bench.meet(story)
+    answered = [dict(trace.stamps(turn)) for turn in list(trace.turns)[-turns:]]
     rows = {"to the first sound": heard}
     rows["to the first frame"] = [a["seen"] - end for a, end in zip(answered, ends, strict=True) if "seen" in a]
     rows["  of it the picture's share"] = [a["seen"] - a["first_pcm"] for a in answered if "seen" in a]
     table("a turn, from the end of the user's speech to the user", rows)
-    table("its steps", {name: values[-turns:] for name, values in ledger.turn_seconds().items()})
+    table("its steps", {name: values[-turns:] for name, values in trace.turn_seconds().items()})
 
 
 def measure_interruptions(bench: Bench, trials: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from livekit import rtc
 
-from actors.room.reliable_text import RECEIPT, Letterbox
+from actors.room.reliable_text import ACK, Inbox
 from characters.chunk import FRAMES_PER_CHUNK, SAMPLE_RATE
 
 _BLOCK = SAMPLE_RATE // 50
@@ -50,8 +50,8 @@ class User:
         self._to_say: asyncio.Queue[np.ndarray] = asyncio.Queue()
         self._source: rtc.AudioSource | None = None
         self.said_from = self.said_until = 0.0
-        self._letterbox = Letterbox(self.room)
-        self._receipts: set[str] = set()
+        self._inbox = Inbox(self.room)
+        self._acks: set[str] = set()
 
     async def join(self, url: str, token: str, *, microphone: bool = True, camera: bool = False) -> None:
         """Connect, and publish."""
@@ -90,13 +90,13 @@ class User:
     async def type(self, text: str, timeout: float = 60.0) -> None:
         """Write to the character, again and again until it says that it has read it, as the page does."""
         key, give_up = secrets.token_hex(8), time.monotonic() + timeout
-        while key not in self._receipts:
+        while key not in self._acks:
             assert time.monotonic() < give_up, f"{text!r} did not arrive"
             with contextlib.suppress(rtc.StreamError, TimeoutError):
                 async with asyncio.timeout(1.0):
-                    await self.room.local_participant.send_text(text, topic="lk.chat", attributes={RECEIPT: key})
+                    await self.room.local_participant.send_text(text, topic="lk.chat", attributes={ACK: key})
             for _ in range(20):
-                if key not in self._receipts:
+                if key not in self._acks:
                     await asyncio.sleep(0.05)
 
     async def spoken(self) -> float:
@@ -186,19 +186,19 @@ class User:
                 await self.room.local_participant.publish_data(report, reliable=False, topic="characters.shown")
 
     async def _caption(self, reader: Any, who: str) -> None:
-        text = await self._letterbox.read(reader)
+        text = await self._inbox.read(reader)
         if text is not None:
             final = reader.info.attributes.get("lk.transcription_final") == "true"
             self.seen.captions.append((time.monotonic(), who, text, final))
 
     async def _notice(self, reader: Any) -> None:
-        if text := await self._letterbox.read(reader):
+        if text := await self._inbox.read(reader):
             self.seen.notices.append(text)
 
     def _on_data(self, packet: rtc.DataPacket) -> None:
-        if packet.topic == RECEIPT:
-            self._receipts.add(packet.data.decode())
-        elif packet.topic == "characters.ledger":
+        if packet.topic == ACK:
+            self._acks.add(packet.data.decode())
+        elif packet.topic == "characters.figures":
             with contextlib.suppress(ValueError):
                 self.seen.figures.append(json.loads(packet.data))
 

@@ -54,7 +54,7 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageCost:
     """One step of a chunk's way.
 
     Attributes:
@@ -81,7 +81,7 @@ class Cost:
         memory: GB of the fullest GPU.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StageCost, ...]
     chunk: float
     p99: float
     path: float
@@ -123,16 +123,16 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
         elif plan.decoder:
             latent = 2 * model.latent_channels * math.prod(model.latent_size)
             ms += _hop_ms(plan.decoder * latent, links.decoder, rates)
-        stages.append(Stage(f"dit.{p}", ms))
+        stages.append(StageCost(f"dit.{p}", ms))
     frames = FRAMES_PER_CHUNK * model.height * model.width * 1.5
     decoder += _hop_ms(frames, "host", rates)  # to the room's process, through the host's memory
     if plan.decoder:
-        stages.append(Stage("decoder", decoder))
+        stages.append(StageCost("decoder", decoder))
     else:
-        stages[-1] = Stage(stages[-1].name, stages[-1].ms + decoder)
+        stages[-1] = StageCost(stages[-1].name, stages[-1].ms + decoder)
     audio = measured.audio if measured else 0.0
     if rates.device == "cpu":
-        stages[0] = Stage(stages[0].name, stages[0].ms + audio)  # the same cores
+        stages[0] = StageCost(stages[0].name, stages[0].ms + audio)  # the same cores
         audio = 0.0
     chunk = max(stage.ms for stage in stages)
     path = audio + sum(stage.ms for stage in stages)

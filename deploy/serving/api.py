@@ -20,11 +20,11 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from characters.errors import did_you_mean
-from deploy.serving.gate import Gate, Problem
-from deploy.serving.session_manager import Director, LivekitGone, LivekitRefused
+from deploy.serving.gate import ApiError, Gate
+from deploy.serving.session_manager import LivekitGone, LivekitRefused, SessionManager
 from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
 from deploy.serving.tokens import CHARACTER, user_token
-from deploy.serving.webhook import Refused, WebhookGate
+from deploy.serving.webhook import WebhookGate, WebhookRejected
 
 WEB = Path(__file__).resolve().parents[1] / "web"
 _WEBHOOK = "/livekit/webhook"
@@ -48,17 +48,17 @@ Text = Annotated[str, AfterValidator(_printable)]
 Name = Annotated[Text, AfterValidator(_short), Field(max_length=128)]
 
 
-class Failure(BaseModel):
+class ErrorView(BaseModel):
     """Why something was refused or has failed."""
 
     code: str = Field(description="Stable; for programs.")
     message: str = Field(description="For people.")
 
 
-class FailureAnswer(BaseModel):
+class ErrorAnswer(BaseModel):
     """The body of every error."""
 
-    error: Failure
+    error: ErrorView
 
 
 class CharacterView(BaseModel):
@@ -92,7 +92,7 @@ class SessionView(BaseModel):
     room_name: str
     server_url: str | None = Field(description="LiveKit server; null while queued or over.")
     participant_token: str | None = Field(description="To join the room with; null while queued or over.")
-    error: Failure | None
+    error: ErrorView | None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -147,14 +147,14 @@ class Health(BaseModel):
     running: int
     queued: int
     target: int = Field(description="Pipelines asked for.")
-    room: int = Field(description="Sessions that the machines hold, each within its deadline.")
+    capacity: int = Field(description="Sessions that the machines hold, each within its deadline.")
     shortfall: str = Field(description="What is asked for and cannot be had; empty for nothing.")
     note: str = Field(description="What one should know about these figures; empty for nothing.")
 
 
-def create_api(director: Director) -> FastAPI:
-    """The application around a director, which it starts and closes."""
-    settings = director.settings
+def create_api(manager: SessionManager) -> FastAPI:
+    """The application around a manager, which it starts and closes."""
+    settings = manager.settings
     gate = WebhookGate(settings.livekit)
     keys = [*settings.tenant_keys.items()] + ([("", settings.api_key)] if settings.api_key else [])
 
@@ -163,27 +163,27 @@ def create_api(director: Director) -> FastAPI:
         given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
         found = [name for name, key in keys if hmac.compare_digest(given.encode(), key.encode())]
         if keys and not found:
-            raise Problem(401, "unauthorised", "this server wants an API key: X-API-Key, or Authorization: Bearer")
+            raise ApiError(401, "unauthorised", "this server wants an API key: X-API-Key, or Authorization: Bearer")
         return found[0] if found else ""
 
     def signed(headers: Headers) -> None:
         try:
             gate.check(headers.get("authorization"))
-        except Refused as refused:
-            raise Problem(refused.status, refused.code, str(refused)) from None
+        except WebhookRejected as refused:
+            raise ApiError(refused.status, refused.code, str(refused)) from None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await director.start()
+        await manager.start()
         yield
-        await director.close()
+        await manager.close()
 
     app = FastAPI(
         lifespan=lifespan,
         title="characters",
         version="1",
         description="Talk to a character in a LiveKit room.",
-        responses={code: {"model": FailureAnswer} for code in (400, 401, 404, 405, 408, 409, 413, 422, 429, 502, 503)},
+        responses={code: {"model": ErrorAnswer} for code in (400, 401, 404, 405, 408, 409, 413, 422, 429, 502, 503)},
     )
     app.add_middleware(
         Gate,
@@ -195,21 +195,21 @@ def create_api(director: Director) -> FastAPI:
         origins = [origin.strip() for origin in settings.cors.split(",")]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
 
-    @app.exception_handler(Problem)
-    async def on_problem(_: Request, problem: Problem) -> JSONResponse:
+    @app.exception_handler(ApiError)
+    async def on_problem(_: Request, problem: ApiError) -> JSONResponse:
         return problem.answer()
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return Problem(422, "invalid_request", f"{where}: {first['msg']}" if where else first["msg"]).answer()
+        return ApiError(422, "invalid_request", f"{where}: {first['msg']}" if where else first["msg"]).answer()
 
     @app.exception_handler(HTTPException)
     async def on_http(_: Request, error: HTTPException) -> JSONResponse:
         """Those of FastAPI itself: no such path or method, a body that cannot be read."""
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
-        return Problem(error.status_code, code, error.detail, **dict(error.headers or {})).answer()
+        return ApiError(error.status_code, code, error.detail, **dict(error.headers or {})).answer()
 
     def authorised(
         request: Request,
@@ -222,49 +222,49 @@ def create_api(director: Director) -> FastAPI:
     tenant = Depends(authorised)  # the name of the key's holder
 
     def find(session_id: str) -> Session:
-        session = director.sessions.get(session_id)
+        session = manager.sessions.get(session_id)
         if session is None:
-            raise Problem(404, "unknown_session", "there is no such session (any more)")
+            raise ApiError(404, "unknown_session", "there is no such session (any more)")
         return session
 
     def check_character(slug: str) -> str:
-        if slug not in director.characters:
-            known = list(director.characters)
-            raise Problem(404, "unknown_character", f"no character {slug!r}; {did_you_mean(slug, known)}")
+        if slug not in manager.characters:
+            known = list(manager.characters)
+            raise ApiError(404, "unknown_character", f"no character {slug!r}; {did_you_mean(slug, known)}")
         return slug
 
     async def admit(character: str, name: str, **options: Any) -> Session:
         try:
             return await let_in(character, name, **options)
-        except Problem as problem:
-            director.refused(problem.code)
+        except ApiError as problem:
+            manager.refused(problem.code)
             raise
 
     async def let_in(character: str, name: str, **options: Any) -> Session:
         try:
-            session = director.sessions.create(character, name, **options)
+            session = manager.sessions.create(character, name, **options)
         except NotAdmitted as error:
             refused = error.refused
             headers = {} if refused.retry_after is None else {"Retry-After": str(refused.retry_after)}
             status = 429 if refused.code == "quota" else 503
-            raise Problem(status, refused.code, refused.message, **headers) from None
+            raise ApiError(status, refused.code, refused.message, **headers) from None
         except RoomTaken:
-            raise Problem(409, "room_taken", "this room is in use by somebody else") from None
+            raise ApiError(409, "room_taken", "this room is in use by somebody else") from None
         try:
-            await director.open_room(session)
+            await manager.open_room(session)
         except LivekitRefused as error:
-            director.act(director.sessions.failed(session, "livekit_refused", str(error)))
-            raise Problem(502, "livekit_refused", str(error)) from None
+            manager.act(manager.sessions.failed(session, "livekit_refused", str(error)))
+            raise ApiError(502, "livekit_refused", str(error)) from None
         except LivekitGone as error:
-            director.act(director.sessions.failed(session, "livekit_unreachable", str(error)))
-            raise Problem(503, "livekit_unreachable", str(error), **{"Retry-After": "5"}) from None
-        await director.remember()  # before its user is told of it
+            manager.act(manager.sessions.failed(session, "livekit_unreachable", str(error)))
+            raise ApiError(503, "livekit_unreachable", str(error), **{"Retry-After": "5"}) from None
+        await manager.remember()  # before its user is told of it
         return session
 
     def view(session: Session) -> SessionView:
         may_join = session.state in (State.READY, State.RUNNING)
-        position = director.sessions.position(session) or None
-        wait = director.sessions.estimated_wait(session) if position else None
+        position = manager.sessions.position(session) or None
+        wait = manager.sessions.estimated_wait(session) if position else None
         access = settings.livekit
         failure = session.failure
         return SessionView(
@@ -276,24 +276,24 @@ def create_api(director: Director) -> FastAPI:
             room_name=session.room,
             server_url=access.browser_url if may_join else None,
             participant_token=user_token(access, session.room, session.identity, session.name) if may_join else None,
-            error=Failure(code=failure.code, message=failure.message) if failure else None,
+            error=ErrorView(code=failure.code, message=failure.message) if failure else None,
         )
 
     @app.get("/healthz")
     async def healthz() -> Health:
         """Whether the application works, and what it is doing."""
-        livekit = await director.livekit_answers()
-        states = [s.state for s in director.sessions.all()]
+        livekit = await manager.livekit_answers()
+        states = [s.state for s in manager.sessions.all()]
         return Health(
-            status="ok" if livekit and director.sessions.capacity and not director.shortfall else "degraded",
+            status="ok" if livekit and manager.sessions.capacity and not manager.shortfall else "degraded",
             livekit=livekit,
-            pipelines=director.sessions.capacity,
+            pipelines=manager.sessions.capacity,
             running=states.count(State.RUNNING),
             queued=states.count(State.NOT_READY),
-            target=director.replicas.target,
-            room=director.replicas.room,
-            shortfall=director.shortfall,
-            note=director.replicas.note,
+            target=manager.replicas.target,
+            capacity=manager.replicas.capacity,
+            shortfall=manager.shortfall,
+            note=manager.replicas.note,
         )
 
     @app.get("/v1/characters", dependencies=locked)
@@ -307,13 +307,13 @@ def create_api(director: Director) -> FastAPI:
                 greeting=c.character.greeting,
                 portrait_url=f"/v1/characters/{c.slug}/portrait",
             )
-            for c in director.characters.values()
+            for c in manager.characters.values()
         ]
 
     @app.get("/v1/characters/{slug}/portrait", response_class=FileResponse)
     async def portrait(slug: str) -> FileResponse:
         """A character's picture."""
-        return FileResponse(director.characters[check_character(slug)].portrait)
+        return FileResponse(manager.characters[check_character(slug)].portrait)
 
     @app.post("/v1/sessions", status_code=201)
     async def create_session(request: NewSession, holder: str = tenant) -> SessionView:
@@ -329,24 +329,24 @@ def create_api(director: Director) -> FastAPI:
     async def delete_session(session_id: str) -> SessionView:
         """Hang up, or leave the queue."""
         session = find(session_id)
-        director.act(director.sessions.cancel(session))
+        manager.act(manager.sessions.cancel(session))
         return view(session)
 
     @app.get("/v1/sessions/{session_id}/trace", dependencies=locked)
     async def trace(session_id: str) -> dict[str, Any]:
         """The newest chunks and turns of a running session, for chrome://tracing or Perfetto."""
-        found = await director.trace(find(session_id))
+        found = await manager.trace(find(session_id))
         if found is None:
-            raise Problem(409, "not_running", "only a running session has a trace")
+            raise ApiError(409, "not_running", "only a running session has a trace")
         return found
 
     @app.post("/token", status_code=201)
     async def token(request: TokenRequest, holder: str = tenant) -> TokenAnswer:
         """LiveKit's TokenSource endpoint. Joining the room starts the character, or takes a place in the queue."""
         if request.participant_identity == CHARACTER:
-            raise Problem(422, "invalid_request", f"participant_identity: {CHARACTER!r} is the character's own")
+            raise ApiError(422, "invalid_request", f"participant_identity: {CHARACTER!r} is the character's own")
         session = await admit(
-            check_character(_wanted(request) or next(iter(director.characters))),
+            check_character(_wanted(request) or next(iter(manager.characters))),
             request.participant_name,
             room=request.room_name,
             identity=request.participant_identity,
@@ -368,14 +368,14 @@ def create_api(director: Director) -> FastAPI:
         """For the LiveKit server only: who came and who left."""
         try:
             event = gate.receive(await request.body(), request.headers.get("authorization"))
-        except Refused as refused:
-            raise Problem(refused.status, refused.code, str(refused)) from None
+        except WebhookRejected as refused:
+            raise ApiError(refused.status, refused.code, str(refused)) from None
         who = event.participant.identity
         if who and who != CHARACTER:
             if event.event == "participant_joined":
-                director.act(director.sessions.joined(event.room.name, who))
+                manager.act(manager.sessions.joined(event.room.name, who))
             elif event.event == "participant_left":
-                director.act(director.sessions.left(event.room.name, who))
+                manager.act(manager.sessions.left(event.room.name, who))
         return {"status": "ok"}
 
     if WEB.is_dir():
@@ -385,7 +385,7 @@ def create_api(director: Director) -> FastAPI:
     async def page() -> FileResponse:
         index = WEB / "index.html"
         if not index.is_file():
-            raise Problem(404, "no_page", "this installation has no web page")
+            raise ApiError(404, "no_page", "this installation has no web page")
         return FileResponse(index)
 
     return app

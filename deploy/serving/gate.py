@@ -14,7 +14,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-class Problem(Exception):
+class ApiError(Exception):
     """An answer that is an error: HTTP status, stable code, a line for people."""
 
     def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
@@ -32,7 +32,7 @@ class Gate:
 
     Args:
         app: what is behind.
-        check: by prefix of the path, what looks at the headers of a request with a body, and raises `Problem`. A body
+        check: by prefix of the path, what looks at the headers of a request with a body, and raises `ApiError`. A body
             for any other path is not read: nothing behind wants it.
         limit: bytes of a body.
         larger: by path, another limit.
@@ -67,19 +67,19 @@ class Gate:
         try:
             self._check[prefix](headers)
             body = await self._read(receive, self._larger.get(scope["path"], self._limit), length)
-        except Problem as problem:
+        except ApiError as problem:
             await problem.answer()(scope, receive, send)
             return
         if body is not None:
             await self._app(scope, _Again(body, receive), send)
 
     async def _read(self, receive: Receive, limit: int, length: str) -> bytes | None:
-        """The body; None if the client has gone. Raises Problem."""
-        too_large = Problem(413, "too_large", f"a request may have {limit} bytes")
+        """The body; None if the client has gone. Raises ApiError."""
+        too_large = ApiError(413, "too_large", f"a request may have {limit} bytes")
         if length.isdecimal() and int(length) > limit:
             raise too_large
         if self._reading >= self._at_once:
-            raise Problem(503, "busy", "too many requests are being sent at once", **{"Retry-After": "1"})
+            raise ApiError(503, "busy", "too many requests are being sent at once", **{"Retry-After": "1"})
         body, more = bytearray(), True
         self._reading += 1
         try:
@@ -94,7 +94,7 @@ class Gate:
                         raise too_large
         except TimeoutError:
             line = f"the request's body has not come within {self._seconds:.0f} s"
-            raise Problem(408, "too_slow", line, Connection="close") from None
+            raise ApiError(408, "too_slow", line, Connection="close") from None
         finally:
             self._reading -= 1
         return bytes(body)

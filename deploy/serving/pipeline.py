@@ -13,7 +13,7 @@ import ray
 from ray import serve
 
 from actors.pipeline.gang import Gang, GangFailed
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Profile, Topology, plan_topology
 from characters.errors import UserError
 from deploy.serving.live import changed
@@ -64,7 +64,7 @@ class Pipeline:
         self._gang.prepare()
         self._renewal_limit = _RENEWAL_SECONDS + 2 * (time.monotonic() - began)
 
-    async def session(self, session: Session) -> AsyncIterator[Run]:
+    async def session(self, session: SessionSpec) -> AsyncIterator[Run]:
         """Run a session until the caller cancels this call, its record says that it is over, or everybody has left.
 
         The death of the caller changes nothing: whoever comes after it finds what runs in the records.
@@ -142,7 +142,7 @@ class Pipeline:
             return
         await _apart(self._gang.check)
 
-    async def _is_over(self, session: Session) -> bool:
+    async def _is_over(self, session: SessionSpec) -> bool:
         """Whether the application's record says so; not if it cannot be asked."""
         try:
             return bool(session.id) and await _apart(self._records.over, session.id)
@@ -150,12 +150,12 @@ class Pipeline:
             log.warning("cannot ask whether session %s is over: %s", session.id, error)
             return False
 
-    async def _report(self, session: Session, state: str, reason: str, room: str = "") -> Run:
+    async def _report(self, session: SessionSpec, state: str, reason: str, room: str = "") -> Run:
         run = Run(self._name, state, reason, room)
         await self._record(session, run)
         return run
 
-    async def _record(self, session: Session, run: Run | None) -> None:
+    async def _record(self, session: SessionSpec, run: Run | None) -> None:
         try:
             if session.id:
                 await _apart(self._records.report, session.id, run)
@@ -163,13 +163,13 @@ class Pipeline:
             log.warning("cannot record what session %s does: %s", session.id, error)
 
     def _begin_renewal(
-        self, gang: Gang, session: Session | None = None, starting: asyncio.Future[None] | None = None
+        self, gang: Gang, session: SessionSpec | None = None, starting: asyncio.Future[None] | None = None
     ) -> None:
         self._renewing_since = time.monotonic()
         self._renewal = asyncio.get_running_loop().create_task(self._renew(gang, session, starting))
 
     async def _renew(
-        self, gang: Gang, session: Session | None = None, starting: asyncio.Future[None] | None = None
+        self, gang: Gang, session: SessionSpec | None = None, starting: asyncio.Future[None] | None = None
     ) -> None:
         """Get ready for the next session. Raises nothing: what cannot be mended is told by the health check."""
         gang.on_state = lambda state, reason: None

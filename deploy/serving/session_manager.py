@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from livekit import api
 
-from actors.pipeline.session import RoomAddress
-from actors.pipeline.session import Session as PipelineSession
+from actors.pipeline.session import RoomAddress, SessionSpec
 from characters.character import LoadedCharacter, list_characters
 from characters.errors import UserError
 from characters.media.portrait import load_portrait
@@ -44,7 +43,7 @@ class Replicas:
         ready: names of those that take sessions.
         there: names of all, those too that only finish a talk.
         target: how many are asked for.
-        room: how many sessions the machines hold, each within its deadline.
+        capacity: how many sessions the machines hold, each within its deadline.
         lacking: why that is none, whatever is started.
         note: what one should know about these figures.
     """
@@ -52,7 +51,7 @@ class Replicas:
     ready: frozenset[str] = frozenset()
     there: frozenset[str] = frozenset()
     target: int = 0
-    room: int = 0
+    capacity: int = 0
     lacking: str | None = None
     note: str = ""
 
@@ -64,11 +63,11 @@ class Pipelines(Protocol):
         """How they stand now."""
         ...
 
-    def run(self, session: PipelineSession) -> AsyncIterator[Run]:
+    def run(self, session: SessionSpec) -> AsyncIterator[Run]:
         """See `Pipeline.session`; closing the iterator ends the session."""
         ...
 
-    async def ledger(self, room: str) -> dict[str, Any]:
+    async def trace(self, room: str) -> dict[str, Any]:
         """The Chrome trace of the session whose room's actor has this name."""
         ...
 
@@ -85,7 +84,7 @@ class PipelineGone(Exception):
     """A pipeline has ended, as a whole, under its session."""
 
 
-class Director:
+class SessionManager:
     """Owns the sessions of one application.
 
     Args:
@@ -146,7 +145,7 @@ class Director:
         now = self.replicas
         if now.lacking:
             return now.lacking
-        return shortfall(now.target, len(now.ready), now.room) or ""
+        return shortfall(now.target, len(now.ready), now.capacity) or ""
 
     async def close(self) -> None:
         """End every session."""
@@ -236,7 +235,7 @@ class Director:
     async def trace(self, session: Session) -> dict[str, Any] | None:
         """The Chrome trace of a running session; None if there is none now."""
         run = self._runs.get(session.id)
-        return await self._pipelines.ledger(run.room) if run is not None and run.room else None
+        return await self._pipelines.trace(run.room) if run is not None and run.room else None
 
     async def livekit_answers(self) -> bool:
         """Whether the server does."""
@@ -313,7 +312,7 @@ class Director:
             self._spawn(self._close_room(session.room))
             self.act(self.sessions.freed(session))
 
-    def _describe(self, session: Session) -> PipelineSession:
+    def _describe(self, session: Session) -> SessionSpec:
         """What the pipeline needs to know."""
         loaded, live = self.characters[session.character], self.live
         character = live.applied(session.character, loaded.character)
@@ -321,7 +320,7 @@ class Director:
             self._portraits[session.character] = load_portrait(loaded.portrait, *self._frame_size)
         access = self.settings.livekit
         token = character_token(access, session.room, loaded.slug, character.name)
-        return PipelineSession(
+        return SessionSpec(
             portrait=self._portraits[session.character],
             seed=self.settings.seed,
             room=RoomAddress("livekit", access.url, token, live.bitrate),
@@ -356,7 +355,7 @@ class Director:
     def _capacity(self, ready: frozenset[str]) -> int:
         """Seats: one for each pipeline that takes sessions, and those that sessions still hold on any that is going."""
         staying = sum(run.pipeline not in ready for run in self._runs.values())
-        return min(len(ready) + staying, self.replicas.room)
+        return min(len(ready) + staying, self.replicas.capacity)
 
     async def _reconcile(self) -> None:
         """Webhooks can be lost, with a server that dies or one that was never told of us: ask who is in the rooms."""

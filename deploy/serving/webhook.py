@@ -14,7 +14,7 @@ _OLDEST_SECONDS = 300.0
 _REMEMBERED = 10_000
 
 
-class Refused(Exception):
+class WebhookRejected(Exception):
     """A webhook that is not acted on. `status`: HTTP; `code`: stable."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -46,15 +46,15 @@ class WebhookGate:
             The token in it, which names the body's digest.
 
         Raises:
-            Refused: there is none, or it is not the server's.
+            WebhookRejected: there is none, or it is not the server's.
         """
         token = (authorization or "").removeprefix("Bearer ").strip()
         if not token:
-            raise Refused(401, "unsigned", "the webhook is not signed")
+            raise WebhookRejected(401, "unsigned", "the webhook is not signed")
         try:
             self._verifier.verify(token)
         except Exception as error:  # the library raises whatever its parts do
-            raise Refused(401, "bad_signature", f"the webhook's signature is not valid: {error}") from error
+            raise WebhookRejected(401, "bad_signature", f"the webhook's signature is not valid: {error}") from error
         return token
 
     def receive(self, body: bytes, authorization: str | None) -> api.WebhookEvent:
@@ -65,19 +65,19 @@ class WebhookGate:
             authorization: the header of that name.
 
         Raises:
-            Refused: no or a wrong signature, another body than was signed, stale, or seen before.
+            WebhookRejected: no or a wrong signature, another body than was signed, stale, or seen before.
         """
         token = self.check(authorization)
         try:
             event = self._receiver.receive(body.decode(), token)
         except Exception as error:  # the library raises whatever its parts do
-            raise Refused(401, "bad_signature", f"the webhook's signature is not valid: {error}") from error
+            raise WebhookRejected(401, "bad_signature", f"the webhook's signature is not valid: {error}") from error
         if not event.id:
-            raise Refused(400, "no_id", "the webhook has no id")
+            raise WebhookRejected(400, "no_id", "the webhook has no id")
         if abs(self._clock() - event.created_at) > _OLDEST_SECONDS:
-            raise Refused(401, "stale", "the webhook is too old")
+            raise WebhookRejected(401, "stale", "the webhook is too old")
         if event.id in self._seen:
-            raise Refused(409, "replayed", "the webhook has been received before")
+            raise WebhookRejected(409, "replayed", "the webhook has been received before")
         self._seen[event.id] = None
         while len(self._seen) > _REMEMBERED:
             self._seen.popitem(last=False)

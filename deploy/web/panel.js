@@ -8,12 +8,12 @@ const ROWS = [
   ["fps", "Frames made", (f) => [f.fps?.toFixed(1), "fps"]],
   ["chunk", "Chunk", (f) => [f.chunk_ms?.toFixed(0), "ms"], (f) => f.chunk_ms > DEADLINE_MS],
   ["turn", "Answer after", (f) => [f.turn_ms?.toFixed(0), "ms"]],
-  ["way", "To your eye", (f) => [f.way_ms, "ms"]],
+  ["way", "To your eye", (f) => [f.publish_to_render_ms, "ms"]],
   ["drops", "Late chunks", (f) => [f.drops, ""], (f) => f.drops > 0],
   ["jitter", "Jitter", (f) => [f.jitter?.toFixed(0), "ms"]],
   ["freezes", "Freezes", (f) => [f.freezes, ""], (f) => f.freezes > 0],
   ["buffer", "Buffer", (f) => [f.buffer?.toFixed(0), "ms"]],
-  ["generation", "Generation", (f) => [f.generation, ""]],
+  ["response", "Response", (f) => [f.response_id, ""]],
 ];
 
 export class Panel {

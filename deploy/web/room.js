@@ -9,9 +9,9 @@ const HEARING = { echoCancellation: true, noiseSuppression: true, autoGainContro
 // A media server on the same machine is back within a second or two: asked more often than by the client's own rule.
 const PATIENT = { nextRetryDelayInMs: ({ retryCount, elapsedMs }) => (elapsedMs < 60_000 ? Math.min(300 * retryCount, 1000) : null) };
 
-// What is sent while the server or the character is away is dropped, and nobody is told. So a letter has an id in this
+// What is sent while the server or the character is away is dropped, and nobody is told. So a message has an id in this
 // attribute, whoever has read it returns the id on the topic of the same name, and until then it is sent again.
-const RECEIPT = "characters.receipt";
+const ACK = "characters.ack";
 const AGAIN_MS = 1500;
 const PATIENCE_MS = 60_000;
 
@@ -46,7 +46,7 @@ function letThrough(receiver) {
   }
 }
 
-/** A text that the end of a connection cuts off got no receipt, so it is sent again. */
+/** A text that the end of a connection cuts off got no ack, so it is sent again. */
 function unlessCut(error) {
   if (error?.name !== "DataStreamError") throw error;
 }
@@ -57,8 +57,8 @@ export class Call {
   #elements;
   #on;
   #meter = null;
-  #typing = Promise.resolve(); // the newest letter is settled
-  #receipts = new Map(); // id of a letter on its way -> what its receipt calls
+  #typing = Promise.resolve(); // the newest message is settled
+  #acks = new Map(); // id of a message on its way -> what its ack calls
   #read = new Set(); // ids of notices that have been shown
   #witness;
 
@@ -143,26 +143,26 @@ export class Call {
    * @throws {Problem}
    */
   type(text, signal) {
-    const letter = this.#typing.then(() => this.#deliver(text, signal));
-    this.#typing = letter.catch(() => {});
-    return letter;
+    const message = this.#typing.then(() => this.#deliver(text, signal));
+    this.#typing = message.catch(() => {});
+    return message;
   }
 
   async #deliver(text, signal) {
     const id = crypto.getRandomValues(new Uint32Array(4)).join("-");
     const until = performance.now() + PATIENCE_MS;
-    const received = new Promise((resolve) => { this.#receipts.set(id, () => resolve(true)); });
+    const received = new Promise((resolve) => { this.#acks.set(id, () => resolve(true)); });
     try {
       while (performance.now() < until) {
         const ready = this.connected && this.#character;
         if (ready) {
-          this.#room.localParticipant.sendText(text, { topic: "lk.chat", attributes: { [RECEIPT]: id } }).catch(() => {});
+          this.#room.localParticipant.sendText(text, { topic: "lk.chat", attributes: { [ACK]: id } }).catch(() => {});
         }
         if (await Promise.race([received, pause(ready ? AGAIN_MS : 100, signal)])) return;
       }
       throw new Problem("not_delivered");
     } finally {
-      this.#receipts.delete(id);
+      this.#acks.delete(id);
     }
   }
 
@@ -244,19 +244,19 @@ export class Call {
     this.#on.notice(text);
   }
 
-  /** Gives a receipt for a letter that has been read whole, if one is asked for; its id. */
+  /** Gives an ack for a message that has been read whole, if one is asked for; its id. */
   #confirm(reader) {
-    const id = reader.info.attributes?.[RECEIPT];
+    const id = reader.info.attributes?.[ACK];
     const me = this.#room?.localParticipant;
     // One that is lost is asked for again.
-    if (id) me?.publishData(new TextEncoder().encode(id), { reliable: true, topic: RECEIPT }).catch(() => {});
+    if (id) me?.publishData(new TextEncoder().encode(id), { reliable: true, topic: ACK }).catch(() => {});
     return id;
   }
 
   #take(data, topic) {
     const text = new TextDecoder().decode(data);
-    if (topic === RECEIPT) this.#receipts.get(text)?.();
-    if (topic !== "characters.ledger") return;
+    if (topic === ACK) this.#acks.get(text)?.();
+    if (topic !== "characters.figures") return;
     try {
       this.#on.figures(JSON.parse(text));
     } catch {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from actors.pipeline.header import Header
 from actors.pipeline.loop import LoopRole
-from actors.pipeline.topology import Stage, Topology
+from actors.pipeline.topology import StageSpec, Topology
 from actors.room.factory import build_roles
 from characters.generate.hearing import PAST_FRAMES, SILENCE
 
@@ -65,7 +65,7 @@ class FakeDecoder(LoopRole):
         return header, {"frames": luma.to(torch.uint8)[:, None, None].expand(self.shape).contiguous()}
 
 
-def build(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+def build(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     """A factory for `actors.pipeline.stage`."""
     if stage.name == "room":
         return build_roles(topology, stage)
@@ -76,7 +76,7 @@ def build(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
     return built
 
 
-def build_on_pretended_gpus(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+def build_on_pretended_gpus(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     """The same, and each role knows the GPU that its process was given."""
     roles = build(topology, stage)
     for role in roles.values():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from actors.pipeline.header import Header
 from actors.pipeline.loop import LoopRole
-from actors.pipeline.topology import Stage, Topology
+from actors.pipeline.topology import StageSpec, Topology
 from actors.roles.decoder import VaeDecoder
 from actors.room.factory import build_roles
 
@@ -32,15 +32,15 @@ class Recorder(LoopRole):
         return header, {"frames": self._frames}
 
 
-def build(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
+def build(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     """A factory for `actors.pipeline.stage`."""
     if stage.name == "decoder":
         return {"decoder": Recorder(topology.outputs("decoder")[0].spec.shape)}
     return build_roles(topology, stage)
 
 
-def build_with_film(topology: Topology, stage: Stage) -> dict[str, LoopRole]:
-    """A factory for `Stage`: role "decoder" has an attribute `film`, a list of latents and frames, as arrays."""
+def build_with_film(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
+    """A factory for `StageSpec`: role "decoder" has an attribute `film`, a list of latents and frames, as arrays."""
     roles = build_roles(topology, stage)
     decoder = roles.get("decoder")
     if isinstance(decoder, VaeDecoder):

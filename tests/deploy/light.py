@@ -11,7 +11,7 @@ import torch
 
 from actors.channels.protocol import ChannelAborted
 from actors.pipeline.header import Header
-from actors.pipeline.session import RoomAddress, Session
+from actors.pipeline.session import RoomAddress, SessionSpec
 from actors.pipeline.trace import Turn
 from actors.roles.aligner import AudioAligner
 from actors.room.livekit import LivekitRoom
@@ -38,8 +38,8 @@ class LightRoom:
         self.publisher.record = self.turns.append
         self.aligner.broadcast = self._broadcast
         address = RoomAddress("livekit", access.url, token)
-        self._session = Session(np.zeros((HEIGHT, WIDTH, 3), np.uint8), room=address, character=character)
-        self._retired = -1
+        self._session = SessionSpec(np.zeros((HEIGHT, WIDTH, 3), np.uint8), room=address, character=character)
+        self._cancelled = -1
         self._stop = threading.Event()
         self._thread = threading.Thread()
 
@@ -67,18 +67,18 @@ class LightRoom:
         self._thread.join()
         self.publisher.close()
 
-    def _broadcast(self, generation: int) -> None:
-        self._retired = max(self._retired, generation)
-        self.aligner.retire(generation)
-        self.publisher.retire(generation)
+    def _broadcast(self, response_id: int) -> None:
+        self._cancelled = max(self._cancelled, response_id)
+        self.aligner.cancel(response_id)
+        self.publisher.cancel(response_id)
 
     def _run(self) -> None:
         frames = torch.full((4, HEIGHT * 3 // 2, WIDTH), 128, dtype=torch.uint8)
         while not self._stop.is_set():
             header, outputs = self.aligner.step(None, {})
-            if header.retired_by(self._retired):
+            if header.cancelled_by(self._cancelled):
                 continue
-            header = Header(header.index, header.generation).stamped(1, 1.0, 1.05)
+            header = Header(header.index, header.response_id).stamped(1, 1.0, 1.05)
             try:
                 self.publisher.step(header, {"frames": frames, "pcm": outputs["pcm"]})
             except ChannelAborted:

@@ -12,7 +12,7 @@ import jwt
 import ray
 from ray.serve import Application
 
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Topology
 from deploy import app
 from deploy.serving.pipeline import Pipeline
@@ -30,7 +30,7 @@ class QuietGang:
     def prepare(self) -> None:
         """Nothing to load."""
 
-    def start(self, session: Session) -> None:
+    def start(self, session: SessionSpec) -> None:
         """It runs until it is stopped."""
         character, llm = session.character, self.topology.profile.voice.llm
         assert character is not None

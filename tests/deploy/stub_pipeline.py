@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from ray import serve
 
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Profile
 from deploy.serving.records import Run
 
@@ -18,7 +18,7 @@ class StubPipeline:
     def __init__(self, profile: Profile) -> None:
         self._name = serve.get_replica_context().replica_id.unique_id
 
-    async def session(self, session: Session) -> AsyncIterator[Run]:
+    async def session(self, session: SessionSpec) -> AsyncIterator[Run]:
         """Runs until it is cancelled."""
         yield Run(self._name, "running", "started")
         await asyncio.Event().wait()

@@ -16,7 +16,7 @@ from deploy.load.user import User
 from deploy.serving import livekit_server
 from deploy.serving.settings import LivekitAccess, free_ports
 from deploy.serving.tokens import user_token
-from tests.actors.voice.sounds import say, to_ears
+from tests.actors.voice.sounds import say, to_hearing_rate
 from tests.deploy.light import LightRoom
 
 SECRET = "a secret of more than 32 characters"
@@ -64,7 +64,7 @@ def understood(pcm: np.ndarray) -> str:
     from actors.voice.config import SttConfig
     from actors.voice.stt import open_stt
 
-    return open_stt(SttConfig()).transcribe(to_ears(pcm)[-16_000 * 28 :]).text.lower()
+    return open_stt(SttConfig()).transcribe(to_hearing_rate(pcm)[-16_000 * 28 :]).text.lower()
 
 
 async def greeted(user: User) -> None:
@@ -83,7 +83,7 @@ def test_a_question_is_answered_by_voice_and_in_captions(tell: Tell, capsys: pyt
         assert "Bao" in user.said_by("character", since=end)[-1]
         assert any(word in understood(user.heard(end)) for word in ("bao", "bow", "bau", "name"))
         figures = user.seen.figures[-1]
-        assert set(figures) >= {"fps", "chunk_ms", "turn_ms", "drops", "generation"}
+        assert set(figures) >= {"fps", "chunk_ms", "turn_ms", "drops", "response_id"}
         assert figures["chunk_ms"] == pytest.approx(50)
         (turn,) = light.turns
         assert next(iter(turn.stamps)) == "speech_end"
@@ -102,7 +102,7 @@ def test_speaking_up_silences_the_character(tell: Tell, capsys: pytest.CaptureFi
             speech = say("Wait, please tell me a long story.", "hibari")
             onset = time.monotonic() + np.argmax(np.abs(speech) > 0.02) / SAMPLE_RATE
             user.say(speech)
-            await user.until(lambda: light._retired >= light.publisher.conversation._generation, "not retired", 60)
+            await user.until(lambda: light._cancelled >= light.publisher.conversation._response_id, "not cancelled", 60)
             await asyncio.sleep(0.5)
             heard = [at for at, pcm in user.seen.sound if at >= onset and np.abs(pcm).max(initial=0) > 0.01]
             silent.append((max(heard) if heard else onset) - onset)

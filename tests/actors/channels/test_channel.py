@@ -73,11 +73,11 @@ def test_header_survives_packing() -> None:
     assert header.joined(Header(7, 3).stamped(4, 5.0, 6.0)).stamps[8:10] == (5.0, 6.0)
 
 
-def test_silence_is_never_retired() -> None:
-    assert not Header(0, IDLE).retired_by(5)
-    assert Header(0, 5).retired_by(5)
-    assert Header(0, 0).retired_by(5)
-    assert not Header(0, 6).retired_by(5)
+def test_silence_is_never_cancelled() -> None:
+    assert not Header(0, IDLE).cancelled_by(5)
+    assert Header(0, 5).cancelled_by(5)
+    assert Header(0, 0).cancelled_by(5)
+    assert not Header(0, 6).cancelled_by(5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])

@@ -16,7 +16,7 @@ import pytest
 import ray
 
 from actors.pipeline.gang import Gang, GangFailed
-from actors.pipeline.session import RoomAddress, Session
+from actors.pipeline.session import RoomAddress, SessionSpec
 from actors.pipeline.topology import Profile, Topology, plan_topology
 from characters.chunk import CHUNK_SECONDS
 from characters.errors import UserError
@@ -42,7 +42,7 @@ def start(tiny_model: str) -> Iterator[Start]:
 
     def start_gang(
         *,
-        session: Session | None = None,
+        session: SessionSpec | None = None,
         profile: dict[str, Any] | None = None,
         topology: Topology | None = None,
         **options: Any,
@@ -51,7 +51,7 @@ def start(tiny_model: str) -> Iterator[Start]:
         topology = topology or plan_topology(Profile(**settings))
         gang = Gang(topology, **({"factory": FAKES, "health_period": 0.3} | options))
         gangs.append(gang)
-        gang.start(session or Session(portrait()))
+        gang.start(session or SessionSpec(portrait()))
         return gang
 
     yield start_gang
@@ -79,7 +79,7 @@ def pids_of(gang: Gang) -> dict[str, int]:
 
 
 def published(gang: Gang) -> list[int]:
-    return [header.index for header in gang.ledger().chunks]
+    return [header.index for header in gang.trace().chunks]
 
 
 def wait_for_chunks(gang: Gang, count: int) -> None:
@@ -125,7 +125,7 @@ def test_lockstep(start: Start) -> None:
 def test_networks_in_the_pipeline_and_the_cost_of_hops(start: Start) -> None:
     gang = start(factory="actors.room.factory:build_roles")
     wait_for_chunks(gang, 40)
-    table = gang.ledger().percentiles([50, 99])
+    table = gang.trace().percentiles([50, 99])
     print()
     for name, (median, p99) in table.items():
         print(f"{name:24} median {median * 1e3:7.2f} ms   p99 {p99 * 1e3:7.2f} ms")
@@ -136,7 +136,7 @@ def test_networks_in_the_pipeline_and_the_cost_of_hops(start: Start) -> None:
     times = np.array([t for t, *_ in room.video])
     lost = gang.call("publisher", "deadline").lost
     assert times[-1] - times[0] == pytest.approx((len(times) - 1) / 24 + lost, abs=0.05)
-    trace = gang.ledger().chrome_trace()["traceEvents"]
+    trace = gang.trace().chrome_trace()["traceEvents"]
     assert {event["args"]["name"] for event in trace if event["ph"] == "M"} >= {"dit.0", "decoder"}  # type: ignore[index]
 
 
@@ -180,20 +180,21 @@ def test_barge_in(start: Start) -> None:
     gang = start()
     wait_for_chunks(gang, 3)
     reactions = []
-    for generation in range(0, 8, 2):
-        gang.call("aligner", "push", generation, np.full(200_000, 0.5, np.float32))
-        eventually(lambda g=generation: gang.call("aligner", "account", g).played > 0, "the reply was not played")
-        time.sleep(0.2 + 0.04 * generation)
+    for response_id in range(0, 8, 2):
+        gang.call("aligner", "push", response_id, np.full(200_000, 0.5, np.float32))
+        eventually(lambda r=response_id: gang.call("aligner", "account", r).played > 0, "the reply was not played")
+        time.sleep(0.2 + 0.04 * response_id)
         asked = time.monotonic()
-        gang.retire(generation)
+        gang.cancel(response_id)
         time.sleep(0.6)
         room = gang.call("publisher", "room")
         reactions.append(max(t for t, _, peak in room.audio if peak > 0) - asked)
-        heard = gang.call("aligner", "account", generation)
+        heard = gang.call("aligner", "account", response_id)
         assert 0 < heard.played < heard.pushed
-        gang.call("aligner", "push", generation + 1, np.full(8_000, 0.5, np.float32))
+        gang.call("aligner", "push", response_id + 1, np.full(8_000, 0.5, np.float32))
         eventually(
-            lambda g=generation: gang.call("aligner", "account", g + 1).played == 8_000, "the next reply was not played"
+            lambda r=response_id: gang.call("aligner", "account", r + 1).played == 8_000,
+            "the next reply was not played",
         )
     print(f"\nsilent after {', '.join(f'{max(r, 0) * 1e3:.0f}' for r in reactions)} ms")
     assert max(reactions) < CHUNK_SECONDS
@@ -201,7 +202,7 @@ def test_barge_in(start: Start) -> None:
     assert sum(dropped) > 0
 
 
-def test_a_role_can_retire_a_generation_everywhere(start: Start) -> None:
+def test_a_role_can_cancel_a_response_everywhere(start: Start) -> None:
     gang = start()
     gang.call("aligner", "push", 3, np.full(200_000, 0.5, np.float32))
     eventually(lambda: gang.call("aligner", "account", 3).played > 0, "the reply was not played")
@@ -210,13 +211,15 @@ def test_a_role_can_retire_a_generation_everywhere(start: Start) -> None:
     assert gang.call("aligner", "queued") == 0
     bright, loud, _ = seen_and_heard(gang)
     assert not bright[-4:].any() and not loud[-4:].any()
-    eventually(lambda: gang._states.get("aligner", {}).get("retired") == 3, "the gang has not heard of it")
+    eventually(lambda: gang._states.get("aligner", {}).get("cancelled") == 3, "the gang has not heard of it")
 
 
 @pytest.mark.parametrize("victim", STAGES)
 def test_a_killed_stage_is_replaced_and_the_session_goes_on(start: Start, victim: str) -> None:
     states: list[tuple[str, str]] = []
-    gang = start(on_state=lambda state, reason: states.append((state, reason)), session=Session(portrait(123), seed=4))
+    gang = start(
+        on_state=lambda state, reason: states.append((state, reason)), session=SessionSpec(portrait(123), seed=4)
+    )
     pcm, on = bursts(120, seed=1)
     gang.call("aligner", "push", 5, pcm)
     eventually(lambda: gang.call("aligner", "account", 5).played > 20_000, "the sound was not played")
@@ -282,8 +285,8 @@ def test_a_session_in_which_nothing_moves_is_connected_anew(start: Start) -> Non
 
 def test_another_session_in_the_same_processes(start: Start) -> None:
     states: list[str] = []
-    gang = start(session=Session(portrait(123)), on_state=lambda state, reason: states.append(state))
-    gang.retire(3)
+    gang = start(session=SessionSpec(portrait(123)), on_state=lambda state, reason: states.append(state))
+    gang.cancel(3)
     wait_for_chunks(gang, 8)
     before = pids_of(gang)
     began = time.monotonic()
@@ -291,14 +294,14 @@ def test_another_session_in_the_same_processes(start: Start) -> None:
     after = pids_of(gang)
     assert {name for name in STAGES if before[name] != after[name]} == {"room"}
     gang.renew(gang.topology)  # nobody came
-    gang.start(Session(portrait(45)))
+    gang.start(SessionSpec(portrait(45)))
     wait_for_chunks(gang, 4)
     print(f"\nanother session's fourth chunk after {time.monotonic() - began:.2f} s")
     assert states == ["running", "starting", "starting", "running"]
     assert gang.call("dit.0.0", "portraits") == [123.0, 45.0]
     assert published(gang)[0] == 0
     pcm, _ = bursts(20)
-    assert gang.call("aligner", "push", 0, pcm) == len(pcm)  # a generation that was retired in the last session
+    assert gang.call("aligner", "push", 0, pcm) == len(pcm)  # a response that was cancelled in the last session
     eventually(lambda: gang.call("aligner", "account", 0).played == len(pcm), "the sound was not played")
     os.kill(pids_of(gang)["decoder"], signal.SIGKILL)
     eventually(lambda: states[-2:] == ["rebuilding", "running"], "not rebuilt")
@@ -313,7 +316,7 @@ def test_what_died_is_replaced_for_the_next_session(start: Start) -> None:
     gang.renew(gang.topology)
     after = pids_of(gang)
     assert {name for name in STAGES if before[name] != after[name]} == {"room", "dit.0.0"}
-    gang.start(Session(portrait()))
+    gang.start(SessionSpec(portrait()))
     wait_for_chunks(gang, 3)
     gang.stop()
     with pytest.raises(GangFailed):
@@ -336,19 +339,19 @@ def test_a_session_that_keeps_failing_ends(start: Start) -> None:
 
 def test_a_bad_portrait_is_the_users_error(start: Start) -> None:
     with pytest.raises(UserError, match="portrait"):
-        start(factory="actors.room.factory:build_roles", session=Session(np.zeros((5, 5, 3), np.uint8)))
+        start(factory="actors.room.factory:build_roles", session=SessionSpec(np.zeros((5, 5, 3), np.uint8)))
 
 
 def test_a_room_that_cannot_be_joined_is_the_users_error(start: Start) -> None:
     address = RoomAddress("livekit", "ws://127.0.0.1:9", "no token")
     with pytest.raises(UserError, match="cannot join the LiveKit room"):
-        start(session=Session(portrait(), room=address))
+        start(session=SessionSpec(portrait(), room=address))
 
 
 def test_no_room_for_the_bundles(tiny_model: str) -> None:
     gang = Gang(plan_topology(Profile(model=tiny_model, cpus=100.0)), factory=FAKES)
     with pytest.raises(UserError, match="no host has room"):
-        gang.start(Session(portrait()), timeout=1.0)
+        gang.start(SessionSpec(portrait()), timeout=1.0)
     assert gang.state == "failed"
 
 

@@ -76,19 +76,19 @@ def test_a_lost_chunk_is_an_error_not_a_shift() -> None:
         loop.once()
 
 
-def test_retired_chunks_are_passed_on_without_work() -> None:
+def test_cancelled_chunks_are_passed_on_without_work() -> None:
     role, source, target = Double(), LocalChannel(SPEC, 4), LocalChannel(SPEC, 4)
     loop = Loop(role, 1, [("in", source)], [("out", target)])
-    loop.retire(4)
-    loop.retire(2)
-    for index, generation in enumerate([4, 3, -1, 5]):
-        source.send(torch.ones(2), Header(index, generation))
-    generations = []
+    loop.cancel(4)
+    loop.cancel(2)
+    for index, response_id in enumerate([4, 3, -1, 5]):
+        source.send(torch.ones(2), Header(index, response_id))
+    responses = []
     for _ in range(4):
         loop.once()
-        generations.append(target.recv()[0].generation)
+        responses.append(target.recv()[0].response_id)
         target.release()
-    assert generations == [DROPPED, DROPPED, -1, 5]
+    assert responses == [DROPPED, DROPPED, -1, 5]
     assert role.seen == [2, 3]
     assert (loop.counts.chunks, loop.counts.dropped) == (2, 2)
 

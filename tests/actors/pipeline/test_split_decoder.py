@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from actors.pipeline.gang import Gang
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Profile, plan_topology
 from actors.roles.decoder import VaeDecoder
 from actors.roles.networks import load_networks
 from characters.model.plan import ParallelPlan
 from tests.actors.pipeline.test_split_dit import pids_of
 
-SESSION = Session(np.random.default_rng(1).integers(0, 255, (64, 48, 3), np.uint8), seed=3)
+SESSION = SessionSpec(np.random.default_rng(1).integers(0, 255, (64, 48, 3), np.uint8), seed=3)
 
 Film = list[tuple[np.ndarray, np.ndarray]]
 

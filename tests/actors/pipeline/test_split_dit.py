@@ -12,7 +12,7 @@ import ray
 import torch
 
 from actors.pipeline.gang import Gang
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Profile, plan_topology
 from actors.roles.aligner import AudioAligner
 from actors.roles.generator_shard import DitShard
@@ -29,10 +29,10 @@ CHUNKS = 5
 TOLERANCE = 1e-4 if fast_dtype(torch.device("cpu")) == torch.float32 else 0.1
 
 
-def session_for(model: str) -> Session:
+def session_for(model: str) -> SessionSpec:
     config = load_model_config(model)
     rng = np.random.default_rng(1)
-    return Session(rng.integers(0, 255, (config.height, config.width, 3), np.uint8), seed=3)
+    return SessionSpec(rng.integers(0, 255, (config.height, config.width, 3), np.uint8), seed=3)
 
 
 def in_one_process(model: str) -> list[np.ndarray]:
@@ -51,7 +51,7 @@ def start(model: str, plan: ParallelPlan, **options: object) -> Gang:
 
 
 def latents(gang: Gang, past: int) -> dict[int, np.ndarray]:
-    """What the decoder was sent, once it has chunk `past` or, that one having been retired, a later one."""
+    """What the decoder was sent, once it has chunk `past` or, that one having been cancelled, a later one."""
     give_up = time.monotonic() + 120
     while True:
         found: dict[int, np.ndarray] = gang.call("decoder", "latents")
@@ -103,14 +103,14 @@ def test_a_killed_part_is_replaced_and_all_start_over(split_models: dict[str, st
 
 
 def test_barge_in_does_not_part_the_parts(split_models: dict[str, str]) -> None:
-    """Whatever is retired when, every process works on every chunk."""
+    """Whatever is cancelled when, every process works on every chunk."""
     gang = start(split_models["audio"], ParallelPlan(2, 2, 1))
     try:
         latents(gang, 1)
-        for generation in range(6):
-            gang.call("aligner", "push", generation, np.full(20_000, 0.1, np.float32))
+        for response_id in range(6):
+            gang.call("aligner", "push", response_id, np.full(20_000, 0.1, np.float32))
             time.sleep(0.15)
-            gang.retire(generation)
+            gang.cancel(response_id)
         newest = max(latents(gang, 1))
         latents(gang, newest + 4)
         shards = [stage for name, stage in gang._stages.items() if name.startswith("dit")]

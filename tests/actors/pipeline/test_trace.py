@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from actors.pipeline.header import Header
-from actors.pipeline.trace import Ledger, Turn, percentile
+from actors.pipeline.trace import Trace, Turn, percentile
 
 
 def chunk(index: int, start: float) -> Header:
@@ -18,10 +18,10 @@ def chunk(index: int, start: float) -> Header:
 
 
 def test_seconds_of_unhindered_chunks() -> None:
-    ledger = Ledger(["a", "b", "c"])
+    trace = Trace(["a", "b", "c"])
     for i in range(3):
-        ledger.add(chunk(i, 10.0 * (i + 1)))
-    seconds = ledger.seconds()
+        trace.add(chunk(i, 10.0 * (i + 1)))
+    seconds = trace.seconds()
     assert seconds["a"] == [1.0] * 3 and seconds["b"] == [3.0] * 3 and seconds["c"] == [1.0] * 3
     assert seconds["a > b"] == [0.25] * 2 and seconds["b > c"] == [0.5] * 2
     assert seconds["hops"] == [0.75] * 2 and seconds["queued"] == [0.0] * 2
@@ -29,82 +29,82 @@ def test_seconds_of_unhindered_chunks() -> None:
 
 
 def test_waiting_for_a_busy_place_is_no_hop() -> None:
-    ledger = Ledger(["a", "b"])
-    ledger.add(Header(0, 0).stamped(0, 1, 2).stamped(1, 2, 10))
-    ledger.add(Header(1, 0).stamped(0, 2, 3).stamped(1, 10.5, 12))
-    seconds = ledger.seconds()
+    trace = Trace(["a", "b"])
+    trace.add(Header(0, 0).stamped(0, 1, 2).stamped(1, 2, 10))
+    trace.add(Header(1, 0).stamped(0, 2, 3).stamped(1, 10.5, 12))
+    seconds = trace.seconds()
     assert seconds["a > b"] == [0.5]
     assert seconds["queued"] == [7.0]
     assert seconds["latency"] == [1.0, 8.5]
 
 
 def test_chunks_with_missing_stamps_are_left_out() -> None:
-    ledger = Ledger(["a", "b"])
-    ledger.add(Header(0, 0).stamped(0, 1, 2))
-    assert ledger.percentiles() == {}
+    trace = Trace(["a", "b"])
+    trace.add(Header(0, 0).stamped(0, 1, 2))
+    assert trace.percentiles() == {}
 
 
 def test_percentiles_and_turns() -> None:
-    ledger = Ledger(["a"])
+    trace = Trace(["a"])
     for i in range(100):
-        ledger.add(Header(i, 0).stamped(0, 1.0, 2.0 + i))
-    ledger.add_turn(Turn(1, {"speech end": 1.0, "text": 1.5, "first frame": 3.0}))
-    assert ledger.percentiles([50, 99])["a"] == [50.0, 99.0]
-    assert ledger.percentiles([50])["speech end > text"] == [0.5]
-    assert ledger.percentiles([50])["turn"] == [2.0]
+        trace.add(Header(i, 0).stamped(0, 1.0, 2.0 + i))
+    trace.add_turn(Turn(1, {"speech end": 1.0, "text": 1.5, "first frame": 3.0}))
+    assert trace.percentiles([50, 99])["a"] == [50.0, 99.0]
+    assert trace.percentiles([50])["speech end > text"] == [0.5]
+    assert trace.percentiles([50])["turn"] == [2.0]
 
 
 def test_what_a_user_has_seen() -> None:
-    ledger = Ledger(["a", "b"])
-    ledger.add(Header(0, -1).stamped(0, 1.0, 2.0).stamped(1, 2.0, 3.0))
-    ledger.add(Header(1, 4).stamped(0, 2.0, 3.0).stamped(1, 3.0, 4.0))
-    ledger.add_turn(Turn(4, {"speech end": 1.0, "first frame": 3.5, "chunk over": 4.5}))
-    assert ledger.turn_seconds()["turn"] == [3.5], "nobody has told when it was seen"
+    trace = Trace(["a", "b"])
+    trace.add(Header(0, -1).stamped(0, 1.0, 2.0).stamped(1, 2.0, 3.0))
+    trace.add(Header(1, 4).stamped(0, 2.0, 3.0).stamped(1, 3.0, 4.0))
+    trace.add_turn(Turn(4, {"speech end": 1.0, "first frame": 3.5, "chunk over": 4.5}))
+    assert trace.turn_seconds()["turn"] == [3.5], "nobody has told when it was seen"
     # A chunk's last frame leaves when its last place has ended.
-    assert ledger.add_shown(3, 3.05) == pytest.approx(0.05)
-    assert ledger.add_shown(4, 4.0) == pytest.approx(3 / 24)
-    assert ledger.add_shown(400, 4.0) is None
-    assert ledger.seconds()["shown"] == pytest.approx([0.05, 3 / 24])
-    assert ledger.turn_seconds() == {"speech end > first frame": [2.5], "first frame > seen": [0.5], "turn": [3.0]}
-    assert [e["tid"] for e in ledger.chrome_trace()["traceEvents"] if e["ph"] == "X"].count(2) == 2
+    assert trace.add_shown(3, 3.05) == pytest.approx(0.05)
+    assert trace.add_shown(4, 4.0) == pytest.approx(3 / 24)
+    assert trace.add_shown(400, 4.0) is None
+    assert trace.seconds()["shown"] == pytest.approx([0.05, 3 / 24])
+    assert trace.turn_seconds() == {"speech end > first frame": [2.5], "first frame > seen": [0.5], "turn": [3.0]}
+    assert [e["tid"] for e in trace.chrome_trace()["traceEvents"] if e["ph"] == "X"].count(2) == 2
 
 
 def test_bounded() -> None:
-    ledger = Ledger(["a"], capacity=10)
+    trace = Trace(["a"], capacity=10)
     for i in range(30):
-        ledger.add(Header(i, 0))
-    assert [header.index for header in ledger.chunks] == list(range(20, 30))
+        trace.add(Header(i, 0))
+    assert [header.index for header in trace.chunks] == list(range(20, 30))
 
 
 class Entering(float):
-    """A time that enters another chunk, turn and look into a ledger while it is pickled."""
+    """A time that enters another chunk, turn and look into a trace while it is pickled."""
 
-    ledger: Ledger
+    trace: Trace
 
     def __reduce__(self) -> tuple[type[float], tuple[float]]:
-        self.ledger.add(chunk(9, 9.0))
-        self.ledger.add_turn(Turn(9, {}))
-        self.ledger.shown[9] = 9.0
+        self.trace.add(chunk(9, 9.0))
+        self.trace.add_turn(Turn(9, {}))
+        self.trace.shown[9] = 9.0
         return float, (float(self),)
 
 
 def test_pickled_while_a_stage_enters_chunks() -> None:
-    ledger = Entering.ledger = Ledger(["a", "b", "c"])
+    trace = Entering.trace = Trace(["a", "b", "c"])
     for i in range(3):
-        ledger.add(chunk(i, Entering(10.0 * i)))
-        ledger.add_turn(Turn(i, {"a": Entering(i)}))
-        ledger.shown[i] = Entering(i)
-    ledger.add(Header(3, 0).stamped(0, Entering(1), 2))
-    copied = pickle.loads(pickle.dumps(ledger))
+        trace.add(chunk(i, Entering(10.0 * i)))
+        trace.add_turn(Turn(i, {"a": Entering(i)}))
+        trace.shown[i] = Entering(i)
+    trace.add(Header(3, 0).stamped(0, Entering(1), 2))
+    copied = pickle.loads(pickle.dumps(trace))
     assert len(copied.chunks) == 4 and len(copied.turns) == 3 and list(copied.shown) == [0, 1, 2]
-    assert len(ledger.chunks) > 4 and 9 in ledger.shown
+    assert len(trace.chunks) > 4 and 9 in trace.shown
 
 
 def test_chrome_trace_is_json_with_a_row_for_each_place() -> None:
-    ledger = Ledger(["a", "b", "c"])
-    ledger.add(chunk(7, 10.0))
-    ledger.add_turn(Turn(2, {"speech end": 1.0, "text": 1.5}))
-    events = json.loads(json.dumps(ledger.chrome_trace()))["traceEvents"]
+    trace = Trace(["a", "b", "c"])
+    trace.add(chunk(7, 10.0))
+    trace.add_turn(Turn(2, {"speech end": 1.0, "text": 1.5}))
+    events = json.loads(json.dumps(trace.chrome_trace()))["traceEvents"]
     assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["a", "b", "c", "shown", "turns"]
     spans = [e for e in events if e["ph"] == "X"]
     assert [(e["name"], e["tid"], e["ts"], e["dur"]) for e in spans] == [
@@ -113,7 +113,7 @@ def test_chrome_trace_is_json_with_a_row_for_each_place() -> None:
         ("chunk 7", 2, 14.75e6, 1e6),
         ("text", 4, 1e6, 0.5e6),
     ]
-    assert spans[0]["args"] == {"index": 7, "generation": 2}
+    assert spans[0]["args"] == {"index": 7, "response_id": 2}
 
 
 @pytest.mark.parametrize("values, level", [([], 50), ([1.0], 0), ([1.0], 101)])

@@ -31,7 +31,7 @@ def test_silence_when_nobody_speaks() -> None:
     aligner = AudioAligner()
     for i in range(5):
         chunk = aligner.next()
-        assert (chunk.index, chunk.generation, chunk.spans) == (i, IDLE, ())
+        assert (chunk.index, chunk.response_id, chunk.spans) == (i, IDLE, ())
         assert chunk.pcm.shape == (SAMPLES_PER_CHUNK,) and chunk.pcm.dtype == np.float32 and not chunk.pcm.any()
         assert chunk.window.shape == (48, 80) and chunk.window.dtype == np.float32
         assert np.allclose(chunk.window, SILENCE)
@@ -46,7 +46,7 @@ def test_pushed_sound_comes_out_whole_whatever_the_pushes(sizes: list[int]) -> N
     chunks = [aligner.next() for _ in range(7)]
     assert np.array_equal(sound(chunks)[: len(given)], given)
     assert not sound(chunks)[len(given) :].any()
-    assert [c.generation for c in chunks[:5]] == [0] * 5 and chunks[-1].generation == IDLE
+    assert [c.response_id for c in chunks[:5]] == [0] * 5 and chunks[-1].response_id == IDLE
     assert sum(stop - start for c in chunks for start, stop in c.spans) == len(given)
 
 
@@ -73,12 +73,12 @@ def test_sound_waits_for_the_look_ahead() -> None:
     assert chunk.spans == ((AHEAD, SAMPLES_PER_CHUNK),)
 
 
-def test_a_chunk_holds_one_generation() -> None:
+def test_a_chunk_holds_one_response() -> None:
     aligner = AudioAligner()
     aligner.push(0, ramp(5_000))
     aligner.push(1, ramp(5_000, 100_000))
     chunks = [aligner.next() for _ in range(4)]
-    assert [c.generation for c in chunks] == [0, 0, 1, 1]
+    assert [c.response_id for c in chunks] == [0, 0, 1, 1]
     assert np.array_equal(sound(chunks[:2])[:5_000], ramp(5_000)) and not chunks[1].pcm[1_000:].any()
     assert np.array_equal(sound(chunks[2:])[:5_000], ramp(5_000, 100_000))
 
@@ -88,31 +88,31 @@ def test_barge_in_is_silent_with_the_next_chunk() -> None:
     aligner.push(4, speech(40_000))
     aligner.next()
     aligner.next()
-    aligner.retire(4)
+    aligner.cancel(4)
     chunk = aligner.next()
-    assert chunk.generation == IDLE and not chunk.pcm.any()
+    assert chunk.response_id == IDLE and not chunk.pcm.any()
     assert aligner.queued == 0
-    # What was told of the retired sound as the future is taken back: the model hears the silence that is played.
+    # What was told of the cancelled sound as the future is taken back: the model hears the silence that is played.
     assert np.allclose(chunk.window[24 + 4 :], SILENCE)
     assert aligner.push(4, speech(100)) == 0 and aligner.push(3, speech(100)) == 0
     aligner.push(5, ramp(8_000))
-    assert [aligner.next().generation for _ in range(2)] == [5, 5]
+    assert [aligner.next().response_id for _ in range(2)] == [5, 5]
 
 
-def test_retiring_keeps_newer_generations() -> None:
+def test_cancelling_keeps_newer_responses() -> None:
     aligner = AudioAligner()
     aligner.push(0, ramp(4_000))
     aligner.push(1, ramp(8_000, 50_000))
-    aligner.retire(0)
+    aligner.cancel(0)
     chunk = aligner.next()
-    assert chunk.generation == 1 and np.array_equal(chunk.pcm, ramp(8_000, 50_000)[:4_000])
-    aligner.retire(-1)
-    assert aligner.next().generation == 1
+    assert chunk.response_id == 1 and np.array_equal(chunk.pcm, ramp(8_000, 50_000)[:4_000])
+    aligner.cancel(-1)
+    assert aligner.next().response_id == 1
 
 
 def test_account_of_what_was_heard() -> None:
     reports: list[tuple[int, int]] = []
-    aligner = AudioAligner(lambda generation, samples: reports.append((generation, samples)))
+    aligner = AudioAligner(lambda response_id, samples: reports.append((response_id, samples)))
     aligner.push(0, ramp(9_000))
     chunks = [aligner.next() for _ in range(4)]
     assert (aligner.account(0).pushed, aligner.account(0).played) == (9_000, 0)
@@ -121,7 +121,7 @@ def test_account_of_what_was_heard() -> None:
     assert aligner.account(0).played == 5_500
     aligner.played(2, 4_000)
     aligner.played(3, 4_000)
-    assert chunks[3].generation == IDLE
+    assert chunks[3].response_id == IDLE
     assert reports == [(0, 4_000), (0, 5_500), (0, 6_500)]
     assert aligner.account(9).pushed == 0
 
@@ -136,9 +136,9 @@ def test_what_was_lost_on_its_way_is_issued_again() -> None:
     assert [c.index for c in again] == [1, 2, 3]
     assert again[0] is first[1] and again[1] is first[2]
     aligner.rewind()
-    aligner.retire(0)
+    aligner.cancel(0)
     fresh = aligner.next()
-    assert fresh.index == 4 and fresh.generation == IDLE
+    assert fresh.index == 4 and fresh.response_id == IDLE
 
 
 def test_bounded() -> None:
@@ -149,9 +149,9 @@ def test_bounded() -> None:
     assert aligner.push(0, np.ones(100_000, np.float32)) == SAMPLES_PER_CHUNK + AHEAD
     aligner.next()
     assert aligner.push(0, np.ones(100_000, np.float32)) == SAMPLES_PER_CHUNK
-    for generation in range(1, 500):
-        aligner.retire(generation - 1)
-        aligner.push(generation, np.ones(10, np.float32))
+    for response_id in range(1, 500):
+        aligner.cancel(response_id - 1)
+        aligner.push(response_id, np.ones(10, np.float32))
         aligner.played(aligner.next().index, 4_000)
     assert len(aligner._accounts) <= 64
     assert len(aligner._unplayed) <= 1
@@ -178,11 +178,11 @@ def test_reset_and_restore() -> None:
     aligner = AudioAligner()
     aligner.push(2, speech(9_000))
     aligner.next()
-    aligner.retire(1)
+    aligner.cancel(1)
     state = aligner.snapshot()
     aligner.reset()
     chunk = aligner.next()
-    assert (chunk.index, chunk.generation) == (0, IDLE) and np.allclose(chunk.window, SILENCE)
+    assert (chunk.index, chunk.response_id) == (0, IDLE) and np.allclose(chunk.window, SILENCE)
     other = AudioAligner()
     other.restore(state)
     assert other.next().index == 1
@@ -196,7 +196,7 @@ def test_many_threads() -> None:
         for i in range(200):
             aligner.push(0, ramp(100, 1 + 100 * i))
 
-    threads = [threading.Thread(target=push), threading.Thread(target=lambda: [aligner.retire(-1)] * 100)]
+    threads = [threading.Thread(target=push), threading.Thread(target=lambda: [aligner.cancel(-1)] * 100)]
     for thread in threads:
         thread.start()
     for _ in range(20):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Profile, plan_topology
 from actors.roles.aligner import AudioAligner
 from actors.roles.decoder import VaeDecoder
@@ -26,10 +26,10 @@ def networks(tiny_model: str) -> CharacterModel:
 
 
 @pytest.fixture
-def session(networks: CharacterModel) -> Session:
+def session(networks: CharacterModel) -> SessionSpec:
     rng = np.random.default_rng(1)
     shape = (networks.config.height, networks.config.width, 3)
-    return Session(rng.integers(0, 255, shape, np.uint8), seed=3)
+    return SessionSpec(rng.integers(0, 255, shape, np.uint8), seed=3)
 
 
 def windows(count: int) -> list[torch.Tensor]:
@@ -38,7 +38,7 @@ def windows(count: int) -> list[torch.Tensor]:
     return [torch.from_numpy(aligner.next().window) for _ in range(count)]
 
 
-def test_roles_do_what_the_stream_does(networks: CharacterModel, session: Session) -> None:
+def test_roles_do_what_the_stream_does(networks: CharacterModel, session: SessionSpec) -> None:
     shard, decoder = DitShard(networks, networks.dtype), VaeDecoder(networks)
     shard.reset(session)
     decoder.reset(session)
@@ -56,7 +56,7 @@ def test_two_processes_have_the_same_random_weights(networks: CharacterModel, ti
 
 
 def test_a_failed_step_advances_nothing(
-    networks: CharacterModel, session: Session, monkeypatch: pytest.MonkeyPatch
+    networks: CharacterModel, session: SessionSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = windows(2)
     shard, decoder = DitShard(networks), VaeDecoder(networks)
@@ -79,7 +79,7 @@ def test_a_failed_step_advances_nothing(
 
 
 def test_a_decoder_that_stopped_halfway_is_brought_back(
-    networks: CharacterModel, session: Session, monkeypatch: pytest.MonkeyPatch
+    networks: CharacterModel, session: SessionSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard, decoder, other = DitShard(networks, networks.dtype), VaeDecoder(networks), VaeDecoder(networks)
     for role in (shard, decoder, other):
@@ -108,7 +108,7 @@ def test_a_decoder_that_stopped_halfway_is_brought_back(
     assert torch.equal(decoder.decode(latents[2]), expected)
 
 
-def test_restore_goes_on_with_the_motion(networks: CharacterModel, session: Session) -> None:
+def test_restore_goes_on_with_the_motion(networks: CharacterModel, session: SessionSpec) -> None:
     shard = DitShard(networks)
     shard.reset(session)
     for window in windows(4):
@@ -121,7 +121,7 @@ def test_restore_goes_on_with_the_motion(networks: CharacterModel, session: Sess
     assert torch.equal(other._idle.next_chunk(), expected)
 
 
-def test_another_session_finds_nothing_of_the_last_one(networks: CharacterModel, session: Session) -> None:
+def test_another_session_finds_nothing_of_the_last_one(networks: CharacterModel, session: SessionSpec) -> None:
     def frames(shard: DitShard, decoder: VaeDecoder) -> list[torch.Tensor]:
         for role in (shard, decoder):
             role.reset(session)
@@ -129,7 +129,7 @@ def test_another_session_finds_nothing_of_the_last_one(networks: CharacterModel,
 
     used = DitShard(networks, networks.dtype), VaeDecoder(networks)
     for role in used:
-        role.reset(Session(np.full_like(session.portrait, 200), session.seed + 1))
+        role.reset(SessionSpec(np.full_like(session.portrait, 200), session.seed + 1))
     for window in windows(5):
         used[1].decode(used[0].generate(window))
     for role in used:
@@ -138,7 +138,7 @@ def test_another_session_finds_nothing_of_the_last_one(networks: CharacterModel,
     assert all(map(torch.equal, frames(*used), fresh))
 
 
-def test_the_decoder_restores_exactly(networks: CharacterModel, session: Session) -> None:
+def test_the_decoder_restores_exactly(networks: CharacterModel, session: SessionSpec) -> None:
     shard, decoder, other = DitShard(networks, networks.dtype), VaeDecoder(networks), VaeDecoder(networks)
     for role in (shard, decoder, other):
         role.reset(session)
@@ -176,7 +176,7 @@ def test_the_wan_vae_is_finer_than_a_bfloat16_dit(wan_model: str, monkeypatch: p
     portrait = np.random.default_rng(1).integers(0, 255, (64, 48, 3), np.uint8)
     assert networks.encode_portrait(portrait).dtype == torch.bfloat16
     decoder = VaeDecoder(decoding_only)
-    decoder.reset(Session(portrait))
+    decoder.reset(SessionSpec(portrait))
     assert decoder.decode(torch.zeros(16, 8, 6, dtype=torch.bfloat16)).shape == (4, 96, 48)
 
 
@@ -203,6 +203,6 @@ def test_an_exchange_that_is_not_there(networks: CharacterModel) -> None:
 
 def test_a_portrait_of_another_size_is_refused(networks: CharacterModel) -> None:
     with pytest.raises(UserError, match="portrait"):
-        DitShard(networks).reset(Session(np.zeros((10, 10, 3), np.uint8)))
+        DitShard(networks).reset(SessionSpec(np.zeros((10, 10, 3), np.uint8)))
     with pytest.raises(UserError, match="portrait"):
-        VaeDecoder(networks).reset(Session(np.zeros((10, 10, 3), np.uint8)))
+        VaeDecoder(networks).reset(SessionSpec(np.zeros((10, 10, 3), np.uint8)))

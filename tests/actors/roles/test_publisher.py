@@ -7,11 +7,11 @@ import pytest
 
 from actors.channels.protocol import ChannelAborted
 from actors.pipeline.header import Header
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.roles.publisher import RoomPublisher
 from actors.room.stub import StubRoom
 
-SESSION = Session(np.zeros((64, 48, 3), np.uint8))
+SESSION = SessionSpec(np.zeros((64, 48, 3), np.uint8))
 FRAMES = np.stack([np.full((96, 48), 50 + i, np.uint8) for i in range(4)])
 PCM = np.repeat(np.array([0.1, 0.2, 0.3, 0.4], np.float32), 1000)
 FRAME = 1 / 24
@@ -112,7 +112,7 @@ def test_barge_in_silences_the_chunk_under_way(publisher: RoomPublisher, clock: 
     def interrupt(frame: np.ndarray, timestamp_us: int, number: int) -> None:
         capture(frame, timestamp_us, number)
         if len(room.video) == 2:
-            publisher.retire(7)
+            publisher.cancel(7)
 
     room.capture_video = interrupt  # type: ignore[method-assign]
     assert publisher.publish(Header(0, 7), FRAMES, PCM) == 2000

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from actors.pipeline.header import Header
-from actors.pipeline.session import RoomAddress, Session
+from actors.pipeline.session import RoomAddress, SessionSpec
 from actors.roles.publisher import RoomPublisher
 from actors.room.livekit import LivekitRoom
 from characters.errors import UserError
@@ -30,14 +30,14 @@ class Unconnected(LivekitRoom):
 def test_the_sdk_takes_what_the_publisher_gives() -> None:
     room = Unconnected(RoomAddress("livekit"), 64, 48)
     publisher = RoomPublisher(lambda session: room)
-    publisher.reset(Session(np.zeros((64, 48, 3), np.uint8)))
+    publisher.reset(SessionSpec(np.zeros((64, 48, 3), np.uint8)))
     frames, pcm = np.full((4, 96, 48), 100, np.uint8), np.full(4000, 2.0, np.float32)
     start = time.monotonic()
     for i in range(6):
         assert publisher.publish(Header(i, 0), frames, pcm) == 4000
     assert time.monotonic() - start == pytest.approx(23 / 24, abs=0.15)
     assert room._audio.queued_duration < 0.2, "sound piles up"
-    publisher.retire(0)
+    publisher.cancel(0)
     time.sleep(0.05)
     publisher.close()
     assert not room._thread.is_alive()

@@ -1,4 +1,4 @@
-"""Letters over a link that loses them."""
+"""Messages over a link that loses them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from livekit import rtc
 
-from actors.room import reliable_text as letters
-from actors.room.reliable_text import RECEIPT, Letter, Letterbox, Outbox
+from actors.room import reliable_text
+from actors.room.reliable_text import ACK, Inbox, Outbox, ReliableMessage
 
 CONNECTED = rtc.ConnectionState.CONN_CONNECTED
 RECONNECTING = rtc.ConnectionState.CONN_RECONNECTING
@@ -40,7 +40,7 @@ class Room:
         self.local_participant = self
         self.losses = 0
         self.sent: list[tuple[str, dict[str, str]]] = []
-        self.receipts: list[str] = []
+        self.acks: list[str] = []
         self.read: Callable[[Reader], Any] = lambda reader: None
         self._on_data: Callable[[Any], None] = lambda packet: None
 
@@ -62,31 +62,33 @@ class Room:
         return SimpleNamespace(write=write, aclose=close)
 
     async def publish_data(self, data: str, topic: str) -> None:
-        assert topic == RECEIPT
-        self.receipts.append(data)
+        assert topic == ACK
+        self.acks.append(data)
 
     def confirm(self, key: str, identity: str = "ada") -> None:
-        packet = SimpleNamespace(topic=RECEIPT, data=key.encode(), participant=SimpleNamespace(identity=identity))
+        packet = SimpleNamespace(topic=ACK, data=key.encode(), participant=SimpleNamespace(identity=identity))
         self._on_data(packet)
 
     def confirm_all(self) -> None:
-        self.read = lambda reader: self.confirm(reader.info.attributes.get(RECEIPT, ""))
+        self.read = lambda reader: self.confirm(reader.info.attributes.get(ACK, ""))
 
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "_AGAIN_SECONDS", 0.02)
-    monkeypatch.setattr(letters, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(letters, "_PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(reliable_text, "_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(reliable_text, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(reliable_text, "_PATIENCE_SECONDS", 1.0)
 
 
-def play(room: Room, *posted: Letter, seconds: float = 0.3, later: Callable[[], None] = lambda: None) -> list[str]:
+def play(
+    room: Room, *posted: ReliableMessage, seconds: float = 0.3, later: Callable[[], None] = lambda: None
+) -> list[str]:
     """Texts that left, in order; `later` happens half-way."""
 
     async def run() -> None:
         outbox = Outbox(room)
-        for letter in posted:
-            outbox.put(letter)
+        for message in posted:
+            outbox.put(message)
         task = asyncio.create_task(outbox.run())
         await asyncio.sleep(seconds / 2)
         later()
@@ -97,41 +99,45 @@ def play(room: Room, *posted: Letter, seconds: float = 0.3, later: Callable[[], 
     return [text for text, _ in room.sent]
 
 
-def letter(text: str, certain: bool = True) -> Letter:
-    return Letter("topic", text, {"a": "b"}, certain=certain)
+def message(text: str, certain: bool = True) -> ReliableMessage:
+    return ReliableMessage("topic", text, {"a": "b"}, certain=certain)
 
 
-def test_a_lost_letter_is_sent_again_until_it_is_confirmed_and_the_next_waits_for_it() -> None:
+def test_a_lost_message_is_sent_again_until_it_is_confirmed_and_the_next_waits_for_it() -> None:
     room = Room()
     room.confirm_all()
 
     async def run() -> None:
         outbox = Outbox(room)
-        outbox.put(letter("first"))
+        outbox.put(message("first"))
         task = asyncio.create_task(outbox.run())
         await asyncio.sleep(0.05)
         room.losses = 3
-        outbox.put(letter("second"))
-        outbox.put(letter("third", certain=False))
+        outbox.put(message("second"))
+        outbox.put(message("third", certain=False))
         await asyncio.sleep(0.3)
         task.cancel()
 
     asyncio.run(run())
     assert [text for text, _ in room.sent] == ["first", "second", "second", "second", "second", "third"]
-    keys = {attributes[RECEIPT] for text, attributes in room.sent if text == "second"}
-    assert len(keys) == 1 and RECEIPT not in room.sent[-1][1]
+    keys = {attributes[ACK] for text, attributes in room.sent if text == "second"}
+    assert len(keys) == 1 and ACK not in room.sent[-1][1]
     assert all(attributes["a"] == "b" for _, attributes in room.sent)
 
 
-def test_who_knows_nothing_of_receipts_gets_one_letter_a_few_times_and_others_once() -> None:
-    assert play(Room(), letter("one"), letter("two"), letter("three")) == [*["one"] * letters._TRIES, "two", "three"]
+def test_who_knows_nothing_of_receipts_gets_one_message_a_few_times_and_others_once() -> None:
+    assert play(Room(), message("one"), message("two"), message("three")) == [
+        *["one"] * reliable_text._TRIES,
+        "two",
+        "three",
+    ]
 
 
-def test_a_first_letter_that_is_lost_comes_again() -> None:
+def test_a_first_message_that_is_lost_comes_again() -> None:
     room = Room()
     room.confirm_all()
-    room.losses = letters._TRIES - 1
-    assert play(room, letter("one"), letter("two")) == [*["one"] * letters._TRIES, "two"]
+    room.losses = reliable_text._TRIES - 1
+    assert play(room, message("one"), message("two")) == [*["one"] * reliable_text._TRIES, "two"]
 
 
 def test_who_confirms_after_all_is_trusted_again() -> None:
@@ -139,13 +145,13 @@ def test_who_confirms_after_all_is_trusted_again() -> None:
 
     async def run() -> None:
         outbox = Outbox(room)
-        outbox.put(letter("one"))
+        outbox.put(message("one"))
         task = asyncio.create_task(outbox.run())
         await asyncio.sleep(0.2)
         room.confirm("anything")
         room.losses = 2
         room.confirm_all()
-        outbox.put(letter("two"))
+        outbox.put(message("two"))
         await asyncio.sleep(0.2)
         task.cancel()
 
@@ -154,7 +160,7 @@ def test_who_confirms_after_all_is_trusted_again() -> None:
 
 
 @pytest.mark.parametrize("away", ["nobody", "disconnected"])
-def test_a_letter_waits_for_somebody_to_be_there_and_others_are_dropped(away: str) -> None:
+def test_a_message_waits_for_somebody_to_be_there_and_others_are_dropped(away: str) -> None:
     room = Room()
     there = room.remote_participants
 
@@ -168,18 +174,18 @@ def test_a_letter_waits_for_somebody_to_be_there_and_others_are_dropped(away: st
         room.confirm_all()
 
     gone()
-    assert play(room, letter("passing", certain=False), letter("lasting"), later=back) == ["lasting"]
+    assert play(room, message("passing", certain=False), message("lasting"), later=back) == ["lasting"]
 
 
 def test_what_nobody_confirms_does_not_hold_up_the_rest_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(reliable_text, "_PATIENCE_SECONDS", 0.1)
     room = Room()
 
     async def run() -> None:
         outbox = Outbox(room)
         room.confirm("anything")  # ada confirms, but not what comes
-        outbox.put(letter("one"))
-        outbox.put(letter("two", certain=False))
+        outbox.put(message("one"))
+        outbox.put(message("two", certain=False))
         task = asyncio.create_task(outbox.run())
         await asyncio.sleep(0.4)
         task.cancel()
@@ -189,23 +195,23 @@ def test_what_nobody_confirms_does_not_hold_up_the_rest_for_ever(monkeypatch: py
     assert texts.count("one") > 1 and texts[-1] == "two"
 
 
-def test_a_letter_that_comes_twice_is_read_once_and_confirmed_twice() -> None:
+def test_a_message_that_comes_twice_is_read_once_and_confirmed_twice() -> None:
     room = Room()
 
     async def run() -> list[str | None]:
-        letterbox = Letterbox(room)
-        marked = {RECEIPT: "key"}
+        inbox = Inbox(room)
+        marked = {ACK: "key"}
         readers = [Reader("hello", marked, broken=True), Reader("hello", marked), Reader("hello", marked)]
-        found = [await letterbox.read(reader) for reader in [*readers, Reader("plain", {})]]
+        found = [await inbox.read(reader) for reader in [*readers, Reader("plain", {})]]
         await asyncio.sleep(0)
         return found
 
     assert asyncio.run(run()) == [None, "hello", None, "plain"]
-    assert room.receipts == ["key", "key"]
+    assert room.acks == ["key", "key"]
 
 
-def test_of_a_very_long_letter_the_beginning_is_read() -> None:
+def test_of_a_very_long_message_the_beginning_is_read() -> None:
     async def run() -> str | None:
-        return await Letterbox(Room()).read(Reader("x" * 30_000, {}))
+        return await Inbox(Room()).read(Reader("x" * 30_000, {}))
 
     assert set(asyncio.run(run()) or "") == {"x"}

@@ -20,8 +20,8 @@ from characters.character import load_character
 def loaded() -> Parts:
     """Everything that `open_parts` opens by default, warmed up."""
     parts = open_parts(VoiceConfig(), load_character("leila").character)
-    parts.warm_ears()
-    parts.warm_mouth()
+    parts.warm_stt()
+    parts.warm_tts()
     return parts
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from actors.voice.bridge import VoiceBridge
 from actors.voice.config import VoiceConfig
-from actors.voice.events import Event, ReplyAudio, ReplyMade, ReplyStarted, Retired
+from actors.voice.events import Cancelled, Event, ReplyAudio, ReplyMade, ReplyStarted
 from actors.voice.parts import Parts
 from characters.character import load_character
 from characters.chunk import SAMPLE_RATE, SAMPLES_PER_CHUNK
@@ -33,10 +33,10 @@ class SimulatedClock:
 
 
 class Player:
-    """Stands in for the aligner and the publisher: plays a generation in chunks, drops retired ones at a border."""
+    """Stands in for the aligner and the publisher: plays a response in chunks, drops cancelled ones at a border."""
 
     def __init__(self) -> None:
-        self.generation = -1
+        self.response_id = -1
         self.sound = np.zeros(0, np.float32)
         self.played = 0
         self.made = False
@@ -44,24 +44,24 @@ class Player:
 
     def take(self, event: Event) -> None:
         if isinstance(event, ReplyStarted):
-            self.generation, self.played, self.made = event.generation, 0, False
+            self.response_id, self.played, self.made = event.response_id, 0, False
             self.sound = np.zeros(0, np.float32)
-        elif isinstance(event, ReplyAudio) and event.generation == self.generation:
+        elif isinstance(event, ReplyAudio) and event.response_id == self.response_id:
             assert event.start == self.played + len(self.sound)
             self.sound = np.concatenate([self.sound, event.pcm])
-        elif isinstance(event, ReplyMade) and event.generation == self.generation:
+        elif isinstance(event, ReplyMade) and event.response_id == self.response_id:
             self.made = True
-        elif isinstance(event, Retired) and event.generation == self.generation:
+        elif isinstance(event, Cancelled) and event.response_id == self.response_id:
             self.sound = np.zeros(0, np.float32)
 
     def chunk(self) -> tuple[int, int] | None:
-        """Plays one chunk; (generation, samples played of it) if there was anything to play."""
+        """Plays one chunk; (response_id, samples played of it) if there was anything to play."""
         if len(self.sound) < SAMPLES_PER_CHUNK and not (self.made and len(self.sound)):
             return None
         part, self.sound = self.sound[:SAMPLES_PER_CHUNK], self.sound[SAMPLES_PER_CHUNK:]
         self.played += len(part)
         self.heard.append(part)
-        return self.generation, self.played
+        return self.response_id, self.played
 
 
 class Driver:

@@ -52,7 +52,7 @@ def join(*sounds: np.ndarray) -> np.ndarray:
     return sound + noise(len(sound) / SAMPLE_RATE + 0.01)[: len(sound)]
 
 
-def to_ears(pcm: np.ndarray) -> np.ndarray:
+def to_hearing_rate(pcm: np.ndarray) -> np.ndarray:
     """24 kHz -> 16 kHz in one go."""
     from actors.voice.resample import Resampler
 

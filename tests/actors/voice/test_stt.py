@@ -9,7 +9,7 @@ import pytest
 
 from actors.voice.stt import Whisper, _repeats
 from characters.errors import UserError
-from tests.actors.voice.sounds import cough, join, noise, say, to_ears
+from tests.actors.voice.sounds import cough, join, noise, say, to_hearing_rate
 
 QUESTIONS = [
     "What is your name?",
@@ -43,7 +43,7 @@ def test_questions_are_understood(whisper: Whisper, capsys: pytest.CaptureFixtur
     wrong, total, times = 0, 0, []
     for engine in ENGINES:
         for text in QUESTIONS:
-            sound = to_ears(join(noise(0.3), say(text, engine), noise(0.2)))
+            sound = to_hearing_rate(join(noise(0.3), say(text, engine), noise(0.2)))
             begin = time.perf_counter()
             heard = whisper.transcribe(sound)
             times.append(time.perf_counter() - begin)
@@ -54,17 +54,19 @@ def test_questions_are_understood(whisper: Whisper, capsys: pytest.CaptureFixtur
     assert wrong / total < 0.10
 
 
-@pytest.mark.parametrize("sound", [np.zeros(16000, np.float32), np.zeros(0, np.float32), to_ears(noise(3, 0.2))])
+@pytest.mark.parametrize(
+    "sound", [np.zeros(16000, np.float32), np.zeros(0, np.float32), to_hearing_rate(noise(3, 0.2))]
+)
 def test_no_speech_is_no_text(whisper: Whisper, sound: np.ndarray) -> None:
     assert whisper.transcribe(sound).text == ""
 
 
 def test_a_cough_is_no_text(whisper: Whisper) -> None:
-    assert whisper.transcribe(to_ears(join(noise(0.5), cough(), noise(0.5)))).text == ""
+    assert whisper.transcribe(to_hearing_rate(join(noise(0.5), cough(), noise(0.5)))).text == ""
 
 
 def test_long_speech_is_cut_not_refused(whisper: Whisper) -> None:
-    sound = np.tile(to_ears(join(say("Tell me about the sea."), noise(0.3))), 20)
+    sound = np.tile(to_hearing_rate(join(say("Tell me about the sea."), noise(0.3))), 20)
     assert "sea" in whisper.transcribe(sound).text
 
 

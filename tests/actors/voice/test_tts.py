@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from actors.voice.config import TtsConfig
-from actors.voice.events import TurnLedger
+from actors.voice.events import TurnTrace
 from actors.voice.parts import Parts
 from actors.voice.reply import Reply
 from actors.voice.tts import PiperVoice, Speaker, open_speaker, word_times
@@ -68,17 +68,17 @@ def test_silence_around_the_voice_goes() -> None:
 
 def test_a_reply_goes_on_from_the_word_that_was_cut() -> None:
     speaker = Speaker(Tone())
-    reply = Reply(7, TurnLedger(1))
+    reply = Reply(7, TurnTrace(1))
     reply.add(speaker.say("aaaa bbbb cccc dddd."))
     reply.add(speaker.say("eeee."))
     first, second = reply.unsent()
-    assert (first.generation, first.start, second.start) == (7, 0, len(first.pcm)) and reply.unsent() == []
+    assert (first.response_id, first.start, second.start) == (7, 0, len(first.pcm)) and reply.unsent() == []
     reply.played = 10_000  # 0.42 s: in the middle of the second word
     assert reply.heard_text() == "aaaa bbbb" or reply.heard_text() == "aaaa"
     cut = first.words[1].start
     reply.rewind(8)
     again, last = reply.unsent()
-    assert (again.generation, again.start, again.text) == (8, 0, "bbbb cccc dddd.")
+    assert (again.response_id, again.start, again.text) == (8, 0, "bbbb cccc dddd.")
     np.testing.assert_array_equal(again.pcm, first.pcm[cut:])
     assert again.words[0].start == 0 and last.start == len(again.pcm)
     reply.complete, reply.played = True, reply.made

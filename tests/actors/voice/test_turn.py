@@ -10,7 +10,7 @@ from actors.voice.config import TurnConfig
 from actors.voice.stt import Whisper
 from actors.voice.turn import SmartTurn, open_end_of_turn, silence_needed, words_finished
 from characters.errors import UserError
-from tests.actors.voice.sounds import join, noise, say, to_ears
+from tests.actors.voice.sounds import join, noise, say, to_hearing_rate
 
 FINISHED = ["What is your name?", "Can you tell me a joke?", "My favourite colour is green.", "I live in a small town."]
 UNFINISHED = ["My name is,", "I would like to know if the,", "Well I was thinking about um,", "My favourite colour is,"]
@@ -26,7 +26,7 @@ def test_finished_and_unfinished_turns(
     for engine in ENGINES:
         for finished, texts in ((True, FINISHED), (False, UNFINISHED)):
             for text in texts:
-                sound = to_ears(join(noise(0.3), say(text, engine), noise(config.pause_ms / 1000)))
+                sound = to_hearing_rate(join(noise(0.3), say(text, engine), noise(config.pause_ms / 1000)))
                 begin = time.perf_counter()
                 probability = smart_turn.probability(sound)
                 times.append(time.perf_counter() - begin)
@@ -39,9 +39,9 @@ def test_finished_and_unfinished_turns(
             shares = {ms: f"{values.count(ms) / len(values):.0%}" for ms in sorted(set(values))}
             print(f"  {'finished' if finished else 'unfinished'}: {shares}")
     assert np.mean(np.array(needed[True]) <= config.unsure_ms) >= 0.9
-    assert np.median(needed[True]) == config.finished_ms
+    assert np.median(needed[True]) == config.min_endpointing_delay_ms
     assert np.mean(np.array(needed[False]) >= config.unsure_ms) >= 0.6  # these voices do not sound unfinished
-    assert np.median(needed[False]) == config.unfinished_ms
+    assert np.median(needed[False]) == config.max_endpointing_delay_ms
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_words(text: str, finished: bool | None) -> None:
 
 def test_without_the_network_words_and_silence_decide() -> None:
     config = TurnConfig()
-    assert silence_needed(None, "What is your name?", config) == config.finished_ms
+    assert silence_needed(None, "What is your name?", config) == config.min_endpointing_delay_ms
     assert silence_needed(None, "Green", config) == config.unsure_ms
-    assert silence_needed(None, "My name is", config) == config.unfinished_ms
+    assert silence_needed(None, "My name is", config) == config.max_endpointing_delay_ms
     assert open_end_of_turn(TurnConfig(model="off")) is None
 
 

@@ -13,17 +13,17 @@ import pytest
 from actors.voice.config import LlmConfig, VoiceConfig
 from actors.voice.events import (
     Backchannel,
+    Cancelled,
     Interrupted,
-    Problem,
     ReplyAudio,
     ReplyHeard,
     ReplyMade,
     ReplyStarted,
     ReplyText,
-    Retired,
     TurnDone,
     UserStartedSpeaking,
     UserTurn,
+    VoiceError,
 )
 from actors.voice.llm import OpenAiModel
 from actors.voice.parts import Parts
@@ -32,7 +32,7 @@ from characters.chunk import SAMPLE_RATE
 from characters.errors import UserError
 from tests.actors.voice import fake_server
 from tests.actors.voice.driver import BLOCK, Driver
-from tests.actors.voice.sounds import burst, cough, join, noise, say, to_ears
+from tests.actors.voice.sounds import burst, cough, join, noise, say, to_hearing_rate
 
 MakeParts = Callable[..., Parts]
 LONG = (
@@ -85,7 +85,7 @@ def test_questions_are_answered(make_parts: MakeParts, loaded: Parts, capsys: py
         ("Are you a real person?", "flite:slt", "open source"),
         ("Can you tell me a joke?", "flite:rms", "?"),
     ]
-    ledgers = []
+    traces = []
     lag = 0.0
 
     async def heartbeat() -> None:
@@ -101,14 +101,14 @@ def test_questions_are_answered(make_parts: MakeParts, loaded: Parts, capsys: py
         beat = asyncio.create_task(heartbeat())
         for question, engine, answer in asked:
             await driver.hear(join(say(question, engine)))
-            ledgers.append((await driver.wait_for(TurnDone)).ledger)
+            traces.append((await driver.wait_for(TurnDone)).trace)
             heard = await driver.wait_for(ReplyHeard)
             assert answer in heard.text.lower()
             await driver.quiet(0.3)
         # What was played says what the events say.
         played = np.concatenate(driver.player.heard)[: 3 * SAMPLE_RATE]
         assert (
-            "name is" in loaded.stt.transcribe(to_ears(played)).text.lower()
+            "name is" in loaded.stt.transcribe(to_hearing_rate(played)).text.lower()
             or "leila" in driver.of(ReplyHeard)[0].text.lower()
         )
         assert [m.role for m in driver.bridge.history] == ["user", "assistant"] * len(asked)
@@ -119,15 +119,15 @@ def test_questions_are_answered(make_parts: MakeParts, loaded: Parts, capsys: py
     run(scenario)
     stages = ("stt_done", "decided", "first_token", "first_pcm", "first_heard")
     with capsys.disabled():
-        print(f"\nturns, ms after the end of the user's voice ({len(ledgers)} turns):  median   max")
+        print(f"\nturns, ms after the end of the user's voice ({len(traces)} turns):  median   max")
         for stage in stages:
-            values = [(ledger.stamps()[stage] - ledger.stamps()["speech_end"]) * 1000 for ledger in ledgers]
+            values = [(trace.stamps()[stage] - trace.stamps()["speech_end"]) * 1000 for trace in traces]
             print(f"  {stage:<56}{np.median(values):6.0f}{max(values):6.0f}")
         print(f"  longest wait of the event loop: {lag * 1000:.0f} ms")
-    for ledger in ledgers:
-        stamps = list(ledger.stamps().values())
+    for trace in traces:
+        stamps = list(trace.stamps().values())
         assert stamps == sorted(stamps) and len(stamps) == 7
-    pcm = [ledger.stamps()["first_pcm"] - ledger.stamps()["speech_end"] for ledger in ledgers]
+    pcm = [trace.stamps()["first_pcm"] - trace.stamps()["speech_end"] for trace in traces]
     assert np.median(pcm) < 1.3
 
 
@@ -140,21 +140,21 @@ def test_barge_in(make_parts: MakeParts, capsys: pytest.CaptureFixture[str]) -> 
         driver.bridge.push_text("Tell me a story.")
         for trial in range(12):
             await until_speaking(driver, 0.4 + 0.037 * trial)
-            generation = driver.bridge.generation
+            response_id = driver.bridge.response_id
             remark, engine = remarks[trial % len(remarks)]
             begin = driver.clock()
             await driver.hear(join(say(remark, engine)))
-            retired = driver.of(Retired)[-1]
-            assert retired.generation == generation
-            decided.append(retired.time - begin)
+            cancelled = driver.of(Cancelled)[-1]
+            assert cancelled.response_id == response_id
+            decided.append(cancelled.time - begin)
             if len(driver.of(Interrupted)) <= trial:
                 await driver.wait_for(Interrupted)
             interrupted = driver.of(Interrupted)[-1]
-            assert interrupted.generation == generation
+            assert interrupted.response_id == response_id
             spoken = " ".join(LONG.split())
             assert spoken.startswith(interrupted.heard_text) and interrupted.heard_text != spoken
-            late = [e for t, e in driver.events if isinstance(e, ReplyAudio) and t > retired.time]
-            assert all(e.generation > generation for e in late)
+            late = [e for t, e in driver.events if isinstance(e, ReplyAudio) and t > cancelled.time]
+            assert all(e.response_id > response_id for e in late)
             # What the model is told it said is what was played, to the word.
             said = [m.text for m in driver.bridge.history if m.role == "assistant"]
             assert said[-1] == interrupted.heard_text
@@ -184,7 +184,7 @@ def test_what_was_heard_is_what_was_played(make_parts: MakeParts) -> None:
         assert 3 <= count < len(words)
         assert words[count - 1].start < played and words[count].end > played
         # A report that was on its way says that one more word got out.
-        driver.bridge.report_played(audio[0].generation, words[count].end)
+        driver.bridge.report_played(audio[0].response_id, words[count].end)
         assert len(driver.bridge.history[1].text.split()) == count + 1
         await driver.bridge.close()
 
@@ -214,12 +214,12 @@ def test_backchannels_do_not_cut_the_character_off(make_parts: MakeParts, sound:
         heard = await driver.wait_for(ReplyHeard)
         assert heard.text == " ".join(LONG.split()) and driver.of(Interrupted) == [] and model.cancelled == 0
         assert len(driver.of(UserTurn)) == 1 and len(driver.bridge.history) == 2
-        assert bool(driver.of(Retired)) is yields
+        assert bool(driver.of(Cancelled)) is yields
         if yields:
             assert len(driver.of(Backchannel)) == 1
             old, new = driver.of(ReplyStarted)
-            assert new.resumes == old.generation
-            pause = [t for t, e in driver.events if isinstance(e, ReplyStarted)][1] - driver.of(Retired)[0].time
+            assert new.resumes == old.response_id
+            pause = [t for t, e in driver.events if isinstance(e, ReplyStarted)][1] - driver.of(Cancelled)[0].time
             assert pause < 1.5
         await driver.bridge.close()
 
@@ -279,9 +279,9 @@ def test_interrupting_again_and_again(make_parts: MakeParts) -> None:
             driver.bridge.push_text(f"Question {number}")
             await driver.quiet(0.02 * (number % 4))
         heard = await driver.wait_for(ReplyHeard)
-        assert heard.generation == driver.bridge.generation == 20
-        assert len(driver.of(Interrupted)) == 19 and len(driver.of(Retired)) == 19
-        started_ids = [e.generation for e in driver.of(ReplyStarted)]
+        assert heard.response_id == driver.bridge.response_id == 20
+        assert len(driver.of(Interrupted)) == 19 and len(driver.of(Cancelled)) == 19
+        started_ids = [e.response_id for e in driver.of(ReplyStarted)]
         assert started_ids == sorted(set(started_ids))
         await driver.bridge.close()
 
@@ -357,14 +357,14 @@ def test_typed_text_and_greeting(make_parts: MakeParts) -> None:
         heard = await driver.wait_for(ReplyHeard)
         assert "Leila" in heard.text
         # Captions grow with the voice and end with the whole.
-        captions = [e for e in driver.of(ReplyText) if e.generation == heard.generation]
+        captions = [e for e in driver.of(ReplyText) if e.response_id == heard.response_id]
         assert len(captions) > 3 and captions[-1].final and captions[-1].text == heard.text
         assert all(heard.text.startswith(c.text) for c in captions)
         driver.bridge.push_text("x" * 100_000)
         assert len(driver.of(UserTurn)[-1].text) <= 4000
         await driver.bridge.close()
         assert len(asyncio.all_tasks()) <= 2  # this scenario and its time limit
-        for thread in [t for t in threading.enumerate() if t.name.startswith(("ears", "mouth"))]:
+        for thread in [t for t in threading.enumerate() if t.name.startswith(("stt", "tts"))]:
             thread.join(2)
             assert not thread.is_alive()
 
@@ -396,7 +396,7 @@ def test_a_failing_model_becomes_an_apology(make_parts: MakeParts, monkeypatch: 
             for _ in range(2):
                 driver.bridge.push_text("How are you?")
                 assert "sorry" in (await driver.wait_for(ReplyHeard)).text
-            assert [p.stage for p in driver.of(Problem)] == ["reply", "reply"]
+            assert [p.stage for p in driver.of(VoiceError)] == ["reply", "reply"]
             driver.bridge.push_text("And now?")
             assert (await driver.wait_for(ReplyHeard)).text == "I am fine."
             assert server.requests[-1]["messages"][0]["content"].startswith("You are Leila")
@@ -420,15 +420,15 @@ def test_a_failing_ear_and_a_failing_voice(make_parts: MakeParts) -> None:
         driver = await started(replace(make_parts(), stt=Deaf()))
         await driver.hear(join(say("What is your name?")))
         assert "my ears" in (await driver.wait_for(ReplyHeard)).text
-        assert driver.of(Problem)[0] == Problem("stt", "the server is gone")
+        assert driver.of(VoiceError)[0] == VoiceError("stt", "the server is gone")
         await driver.bridge.close()
 
         driver = Driver(replace(make_parts(), speaker=Mute()))
         driver.bridge.push_text("Hello.")
-        await driver.wait_for(Problem, count=2)
+        await driver.wait_for(VoiceError, count=2)
         await driver.wait_for(ReplyHeard) if not driver.of(ReplyHeard) else None
         driver.bridge.push_text("Hello?")
-        assert driver.bridge.generation == 2
+        assert driver.bridge.response_id == 2
         await driver.bridge.close()
 
     run(scenario)

@@ -14,7 +14,7 @@ import uvicorn
 from deploy.serving.api import create_api
 from deploy.serving.livekit_server import LivekitServer
 from deploy.serving.records import Records
-from deploy.serving.session_manager import Director
+from deploy.serving.session_manager import SessionManager
 from deploy.serving.settings import LOOPBACK, LivekitAccess, Settings, free_ports
 from tests.deploy.browser.understudy import Understudies
 from tests.deploy.store import FakeStore
@@ -37,9 +37,11 @@ class Site:
         self.url = f"http://{LOOPBACK}:{port}"
         self.cast = Understudies(pipelines)
         self.livekit = self.start_livekit()
-        director = Director(Settings(self._access, **settings), self.cast, FRAME_SIZE, Records("test", FakeStore()))
+        manager = SessionManager(
+            Settings(self._access, **settings), self.cast, FRAME_SIZE, Records("test", FakeStore())
+        )
         self._server = uvicorn.Server(
-            uvicorn.Config(create_api(director), host=LOOPBACK, port=port, log_level="warning")
+            uvicorn.Config(create_api(manager), host=LOOPBACK, port=port, log_level="warning")
         )
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.room.livekit import LivekitRoom
-from actors.room.reliable_text import Letter, Letterbox, Outbox
+from actors.room.reliable_text import Inbox, Outbox, ReliableMessage
 from characters.chunk import FPS, SAMPLE_RATE
 from characters.errors import UserError
 from deploy.serving.records import Run
@@ -33,9 +33,9 @@ class Understudies:
         self.absent = False
 
     async def look(self) -> Replicas:
-        return Replicas(frozenset(map(str, range(self._count))), target=self._count, room=self._count)
+        return Replicas(frozenset(map(str, range(self._count))), target=self._count, capacity=self._count)
 
-    async def run(self, session: Session) -> AsyncIterator[Run]:
+    async def run(self, session: SessionSpec) -> AsyncIterator[Run]:
         if self.absent:
             await asyncio.Event().wait()
         understudy = Understudy(session)
@@ -45,12 +45,12 @@ class Understudies:
         finally:
             await asyncio.to_thread(understudy.close)
 
-    async def ledger(self, room: str) -> dict[str, Any]:
+    async def trace(self, room: str) -> dict[str, Any]:
         return {"traceEvents": []}
 
 
 class Understudy:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SessionSpec) -> None:
         assert session.character is not None
         self._session, self._character = session, session.character
         still = session.portrait.copy()
@@ -83,11 +83,11 @@ class Understudy:
                 room.close()
 
     async def _enter(self, room: LivekitRoom) -> None:
-        letterbox, self._outbox = Letterbox(room.room), Outbox(room.room)
+        inbox, self._outbox = Inbox(room.room), Outbox(room.room)
         self._posting = asyncio.ensure_future(self._outbox.run())
 
         async def heard(reader: Any) -> None:
-            if text := await letterbox.read(reader):
+            if text := await inbox.read(reader):
                 self._say(room, f"You wrote: {text}")
 
         async def quiet(_: Any) -> str:
@@ -118,8 +118,8 @@ class Understudy:
             frame += 1
 
     def _once_a_second(self, room: LivekitRoom) -> None:
-        figures = {"fps": 24.0, "chunk_ms": 82.4, "turn_ms": 910, "drops": 0, "generation": self._segment}
-        send = room.room.local_participant.publish_data(json.dumps(figures), topic="characters.ledger")
+        figures = {"fps": 24.0, "chunk_ms": 82.4, "turn_ms": 910, "drops": 0, "response_id": self._segment}
+        send = room.room.local_participant.publish_data(json.dumps(figures), topic="characters.figures")
         asyncio.run_coroutine_threadsafe(send, room.loop)
         if not self._greeted and room.room.remote_participants:
             self._greeted = True
@@ -141,4 +141,4 @@ class Understudy:
 
     def _caption(self, text: str, final: bool) -> None:
         attributes = {"lk.segment_id": f"reply-{self._segment}", "lk.transcription_final": str(final).lower()}
-        self._outbox.put(Letter("lk.transcription", text, attributes, certain=final))
+        self._outbox.put(ReliableMessage("lk.transcription", text, attributes, certain=final))

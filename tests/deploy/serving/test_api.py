@@ -15,11 +15,11 @@ import jwt
 import pytest
 from starlette.testclient import TestClient
 
-from actors.pipeline.session import Session as PipelineSession
+from actors.pipeline.session import SessionSpec
 from deploy.planning.waiting import AdmissionConfig, Tenant
 from deploy.serving.api import create_api
 from deploy.serving.records import Records, Run
-from deploy.serving.session_manager import Director, LivekitGone, PipelineGone, Replicas
+from deploy.serving.session_manager import LivekitGone, PipelineGone, Replicas, SessionManager
 from deploy.serving.sessions import Session
 from deploy.serving.settings import Settings
 from tests.deploy.serving.test_webhook import ACCESS, event, sign
@@ -30,17 +30,19 @@ class FakePipelines:
     """Runs sessions that do nothing; `failure` ends the next one to look."""
 
     def __init__(self, count: int = 1) -> None:
-        self.pipelines, self.target, self.room = count, 0, 10
+        self.pipelines, self.target, self.capacity = count, 0, 10
         self.lacking: str | None = None
-        self.started: list[PipelineSession] = []
+        self.started: list[SessionSpec] = []
         self.running = 0
         self.failure: BaseException | None = None
 
     async def look(self) -> Replicas:
         ready = frozenset(map(str, range(self.pipelines)))
-        return Replicas(ready, ready, target=self.target or self.pipelines, room=self.room, lacking=self.lacking)
+        return Replicas(
+            ready, ready, target=self.target or self.pipelines, capacity=self.capacity, lacking=self.lacking
+        )
 
-    async def run(self, session: PipelineSession) -> AsyncIterator[Run]:
+    async def run(self, session: SessionSpec) -> AsyncIterator[Run]:
         self.started.append(session)
         self.running += 1
         try:
@@ -55,11 +57,11 @@ class FakePipelines:
         finally:
             self.running -= 1
 
-    async def ledger(self, room: str) -> dict[str, Any]:
+    async def trace(self, room: str) -> dict[str, Any]:
         return {"traceEvents": [], "room": room}
 
 
-class FakeDirector(Director):
+class FakeManager(SessionManager):
     """Without a LiveKit server; `gone` as if it had died."""
 
     gone = False
@@ -78,7 +80,7 @@ class FakeDirector(Director):
         pass
 
 
-Open = Callable[..., tuple[TestClient, FakeDirector, FakePipelines]]
+Open = Callable[..., tuple[TestClient, FakeManager, FakePipelines]]
 
 
 @pytest.fixture
@@ -87,13 +89,13 @@ def open_api() -> Iterator[Open]:
 
     store = FakeStore()
 
-    def make(pipelines: int = 1, **settings: Any) -> tuple[TestClient, FakeDirector, FakePipelines]:
+    def make(pipelines: int = 1, **settings: Any) -> tuple[TestClient, FakeManager, FakePipelines]:
         fake = FakePipelines(pipelines)
-        director = FakeDirector(Settings(ACCESS, **settings), fake, (64, 48), Records("test", store))
-        client = TestClient(create_api(director))
+        manager = FakeManager(Settings(ACCESS, **settings), fake, (64, 48), Records("test", store))
+        client = TestClient(create_api(manager))
         client.__enter__()
         clients.append(client)
-        return client, director, fake
+        return client, manager, fake
 
     # As if the process had been killed, which ends nothing and writes nothing down.
     def die(client: TestClient) -> None:
@@ -140,7 +142,7 @@ def test_characters_have_all_that_the_page_shows(open_api: Open) -> None:
 
 
 def test_a_session_from_beginning_to_end(open_api: Open) -> None:
-    client, director, pipelines = open_api()
+    client, manager, pipelines = open_api()
     answer = client.post("/v1/sessions", json={"character": "bao", "participant_name": "Ada"})
     assert answer.status_code == 201
     session = answer.json()
@@ -162,7 +164,7 @@ def test_a_session_from_beginning_to_end(open_api: Open) -> None:
     assert client.get("/healthz").json()["running"] == 1
     assert client.delete(url).json()["state"] == "COMPLETED"
     eventually(lambda: pipelines.running == 0)
-    eventually(lambda: not any(s.seated for s in director.sessions.all()))
+    eventually(lambda: not any(s.seated for s in manager.sessions.all()))
     gone = client.get(url).json()
     assert (gone["state"], gone["participant_token"]) == ("COMPLETED", None)
     assert client.get(f"{url}/trace").json()["error"]["code"] == "not_running"
@@ -250,11 +252,11 @@ def test_tokens_as_token_source_wants_them(open_api: Open) -> None:
 def test_bad_requests_get_a_clear_answer(
     open_api: Open, method: str, path: str, body: Any, status: int, code: str
 ) -> None:
-    client, director, _ = open_api()
+    client, manager, _ = open_api()
     answer = client.request(method, path, json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert answer.json()["error"]["message"]
-    assert not director.sessions.all()
+    assert not manager.sessions.all()
 
 
 def test_bodies_are_bounded(open_api: Open) -> None:
@@ -310,9 +312,9 @@ def test_every_key_has_its_own_terms(open_api: Open) -> None:
 
 
 def test_what_the_machines_cannot_hold_is_told(open_api: Open) -> None:
-    client, director, pipelines = open_api()
+    client, manager, pipelines = open_api()
     assert client.get("/healthz").json()["status"] == "ok"
-    pipelines.target, pipelines.room = 3, 1
+    pipelines.target, pipelines.capacity = 3, 1
     eventually(lambda: client.get("/healthz").json()["status"] == "degraded")
     told = client.get("/healthz").json()
     assert told["shortfall"] == "3 pipelines are asked for and the cluster has room for 1: 2 cannot start"
@@ -321,7 +323,7 @@ def test_what_the_machines_cannot_hold_is_told(open_api: Open) -> None:
     answer = client.post("/v1/sessions", json={"character": "bao"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_plan")
     assert "retry-after" not in answer.headers
-    assert not director.sessions.all()
+    assert not manager.sessions.all()
 
 
 def test_a_session_whose_pipeline_is_gone_goes_on_in_another(open_api: Open) -> None:
@@ -346,12 +348,12 @@ def test_cors_is_off_by_default(open_api: Open) -> None:
 
 
 def test_a_livekit_server_that_is_gone_is_told(open_api: Open) -> None:
-    client, director, _ = open_api()
-    director.gone = True
+    client, manager, _ = open_api()
+    manager.gone = True
     answer = client.post("/v1/sessions", json={"character": "bao"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "livekit_unreachable")
     assert client.get("/healthz").json()["status"] == "degraded"
-    assert not any(s.seated for s in director.sessions.all())
+    assert not any(s.seated for s in manager.sessions.all())
 
 
 @pytest.mark.parametrize(
@@ -379,7 +381,7 @@ def test_a_livekit_server_that_refuses_is_told_from_one_that_is_gone(status: int
         threading.Thread(target=server.serve_forever, daemon=True).start()
         access = dataclasses.replace(ACCESS, url=f"ws://127.0.0.1:{server.server_port}")
         with TestClient(
-            create_api(Director(Settings(access), FakePipelines(), (64, 48), Records("test", FakeStore())))
+            create_api(SessionManager(Settings(access), FakePipelines(), (64, 48), Records("test", FakeStore())))
         ) as client:
             answer = client.post("/v1/sessions", json={"character": "bao"})
         server.shutdown()
@@ -395,11 +397,11 @@ def test_the_documentation_has_examples(open_api: Open) -> None:
 
 
 def test_a_call_that_was_cancelled_by_nobody_is_told_and_one_that_just_ends_moves(open_api: Open) -> None:
-    client, director, pipelines = open_api()
+    client, manager, pipelines = open_api()
 
     def start() -> dict[str, Any]:
         session: dict[str, Any] = client.post("/v1/sessions", json={"character": "amara"}).json()
-        post_event(client, session["room_name"], director.sessions.get(session["id"]).identity)  # type: ignore[union-attr]
+        post_event(client, session["room_name"], manager.sessions.get(session["id"]).identity)  # type: ignore[union-attr]
         eventually(lambda: pipelines.running == 1)
         return session
 
@@ -414,7 +416,7 @@ def test_a_call_that_was_cancelled_by_nobody_is_told_and_one_that_just_ends_move
 
 
 def test_an_ingress_that_comes_after_a_dead_one_knows_its_sessions(open_api: Open) -> None:
-    client, director, pipelines = open_api(2, grace_s=0.3)
+    client, manager, pipelines = open_api(2, grace_s=0.3)
     store: FakeStore = open_api.store  # type: ignore[attr-defined]
     records = Records("test", store)
 
@@ -425,14 +427,14 @@ def test_an_ingress_that_comes_after_a_dead_one_knows_its_sessions(open_api: Ope
     made = [
         client.post("/v1/sessions", json={"character": "amara", "participant_name": f"n{i}"}).json() for i in range(4)
     ]
-    post_event(client, made[0]["room_name"], director.sessions.get(made[0]["id"]).identity)  # type: ignore[union-attr]
+    post_event(client, made[0]["room_name"], manager.sessions.get(made[0]["id"]).identity)  # type: ignore[union-attr]
     eventually(lambda: ask(made[0]["id"])["state"] == "RUNNING")
     records.report(made[0]["id"], Run("0", "running", "started", "room"))  # as the pipeline does
     before = [ask(m["id"]) for m in made]
     assert [b["state"] for b in before] == ["RUNNING", "READY", "NOT_READY", "NOT_READY"]
     open_api.die(client)  # type: ignore[attr-defined]
 
-    client, director, pipelines = open_api(2, grace_s=0.3)
+    client, manager, pipelines = open_api(2, grace_s=0.3)
     after = [ask(m["id"], client) for m in made]
     for b, a in zip(before, after, strict=True):
         assert {**b, "participant_token": 0, "estimated_wait_s": 0} == {
@@ -444,7 +446,7 @@ def test_an_ingress_that_comes_after_a_dead_one_knows_its_sessions(open_api: Ope
     assert client.get("/healthz").json()["running"] == 1
     assert client.get(f"/v1/sessions/{made[0]['id']}/trace").json()["room"] == "room"
     # Its user leaves: the pipeline learns it from the record, and we from the pipeline.
-    post_event(client, made[0]["room_name"], director.sessions.get(made[0]["id"]).identity, "participant_left")  # type: ignore[union-attr]
+    post_event(client, made[0]["room_name"], manager.sessions.get(made[0]["id"]).identity, "participant_left")  # type: ignore[union-attr]
     eventually(lambda: records.over(made[0]["id"]))
     records.report(made[0]["id"], None)
     eventually(lambda: ask(made[2]["id"], client)["state"] == "READY")
@@ -455,15 +457,15 @@ def test_an_ingress_that_comes_after_a_dead_one_knows_its_sessions(open_api: Ope
 def test_a_session_that_died_with_its_pipeline_and_its_ingress_goes_on_in_another(
     open_api: Open, run: Run | None
 ) -> None:
-    client, director, _ = open_api()
+    client, manager, _ = open_api()
     session = client.post("/v1/sessions", json={"character": "amara"}).json()
-    identity = director.sessions.get(session["id"]).identity  # type: ignore[union-attr]
+    identity = manager.sessions.get(session["id"]).identity  # type: ignore[union-attr]
     post_event(client, session["room_name"], identity)
     eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING")
     store: FakeStore = open_api.store  # type: ignore[attr-defined]
     open_api.die(client)  # type: ignore[attr-defined]
     if run is not None:
         Records("test", store).report(session["id"], run)
-    client, director, pipelines = open_api()
+    client, manager, pipelines = open_api()
     eventually(lambda: len(pipelines.started) == 1)
     assert client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING"

@@ -12,10 +12,10 @@ import pytest
 from fastapi import FastAPI
 
 from deploy.serving.api import create_api
-from deploy.serving.gate import Gate, Problem
+from deploy.serving.gate import ApiError, Gate
 from deploy.serving.records import Records
 from deploy.serving.settings import Settings
-from tests.deploy.serving.test_api import FakeDirector, FakePipelines
+from tests.deploy.serving.test_api import FakeManager, FakePipelines
 from tests.deploy.serving.test_webhook import ACCESS
 from tests.deploy.store import FakeStore
 
@@ -57,7 +57,7 @@ async def never() -> Any:
 def api(**settings: Any) -> FastAPI:
     """The API around nothing."""
     return create_api(
-        FakeDirector(Settings(ACCESS, **settings), FakePipelines(), (64, 48), Records("test", FakeStore()))
+        FakeManager(Settings(ACCESS, **settings), FakePipelines(), (64, 48), Records("test", FakeStore()))
     )
 
 
@@ -82,7 +82,7 @@ def gated(seconds: float, at_once: int) -> Gate:
 
     async def echo(scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
-        await Problem(200, "echo", message["body"].decode()).answer()(scope, receive, send)
+        await ApiError(200, "echo", message["body"].decode()).answer()(scope, receive, send)
 
     check = {"/": lambda headers: None}
     return Gate(echo, check=check, limit=10, larger={}, seconds=seconds, at_once=at_once)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from actors.pipeline.gang import GangFailed
-from actors.pipeline.session import Session
+from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import load_profile, plan_topology
 from actors.voice.config import VoiceConfig
 from deploy.serving.pipeline import Pipeline, PipelineBroken
 from deploy.serving.records import Records, Run
 from tests.deploy.store import FakeStore
 
-SESSION = Session(np.zeros((2, 2, 3), np.uint8), id="one")
+SESSION = SessionSpec(np.zeros((2, 2, 3), np.uint8), id="one")
 
 
 class _Gang:

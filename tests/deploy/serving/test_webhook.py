@@ -10,7 +10,7 @@ import pytest
 from livekit import api
 
 from deploy.serving.settings import LivekitAccess
-from deploy.serving.webhook import Refused, WebhookGate
+from deploy.serving.webhook import WebhookGate, WebhookRejected
 from tests.deploy.clock import Clock
 
 ACCESS = LivekitAccess("ws://127.0.0.1:7880", "key", "a secret of more than 32 characters")
@@ -43,7 +43,7 @@ def test_a_signed_webhook_is_let_through_once(gate: WebhookGate) -> None:
     body = event()
     received = gate.receive(body, sign(body))
     assert (received.event, received.room.name, received.participant.identity) == ("participant_joined", "lobby", "ada")
-    with pytest.raises(Refused, match="before") as refusal:
+    with pytest.raises(WebhookRejected, match="before") as refusal:
         gate.receive(body, sign(body))
     assert (refusal.value.status, refusal.value.code) == (409, "replayed")
     gate.receive(event("EV_2"), f"Bearer {sign(event('EV_2'))}")
@@ -69,6 +69,6 @@ def test_everything_else_is_refused(
     gate: WebhookGate, body: bytes, authorize: Callable[[bytes], str | None], code: str
 ) -> None:
     # Signed here and not in the table: a signature grows old while other tests run.
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(WebhookRejected) as refusal:
         gate.receive(body, authorize(body))
     assert refusal.value.code == code

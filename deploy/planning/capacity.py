@@ -16,8 +16,8 @@ from deploy.planning.plan import judge, kept
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What there is room for.
+class Capacity:
+    """How many sessions a cluster holds.
 
     Attributes:
         sessions: at a time, each within its deadline.
@@ -30,7 +30,9 @@ class Room:
     note: str = ""
 
 
-def room(topology: Topology, bundles: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, Any]]) -> Room:
+def capacity(
+    topology: Topology, bundles: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, Any]]
+) -> Capacity:
     """How many sessions fit.
 
     Args:
@@ -44,7 +46,7 @@ def room(topology: Topology, bundles: Sequence[Mapping[str, float]], nodes: Sequ
     """
     profile, most = topology.profile, fitting(bundles, nodes)
     if profile.scaling.sessions:
-        return Room(min(profile.scaling.sessions, most))
+        return Capacity(min(profile.scaling.sessions, most))
     name = Path(profile.model).stem
     # Processes that share a device take turns on it: to the planner they are one.
     plan = profile.plan if profile.device == "cuda" and profile.gpus == 1 else ParallelPlan(1, 1, 0)
@@ -52,11 +54,11 @@ def room(topology: Topology, bundles: Sequence[Mapping[str, float]], nodes: Sequ
         cluster = cluster_of_ray(nodes if profile.device == "cuda" else map(_without_gpus, nodes))
         verdicts = [judge(name, topology.model, plan, kind, cluster) for kind in cluster.rates]
     except UserError as error:
-        return Room(most, note=f"the deadline is not checked: {error}")
+        return Capacity(most, note=f"the deadline is not checked: {error}")
     options = kept(verdicts)
     if verdicts and not options:
-        return Room(0, "; ".join(f"on {v.kind} this plan is not admitted: {v.reason}" for v in verdicts))
-    return Room(min(most, sum(sessions_held(cluster, option) for option in options)))
+        return Capacity(0, "; ".join(f"on {v.kind} this plan is not admitted: {v.reason}" for v in verdicts))
+    return Capacity(min(most, sum(sessions_held(cluster, option) for option in options)))
 
 
 def fitting(bundles: Sequence[Mapping[str, float]], nodes: Iterable[Mapping[str, Any]]) -> int:

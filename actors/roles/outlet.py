@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 
-class Room(Protocol):
+class Outlet(Protocol):
     """A room that has been joined. Its methods return at once; one thread calls them, but `clear` may come from any.
 
     Attributes:

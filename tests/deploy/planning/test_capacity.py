@@ -7,8 +7,8 @@ import pytest
 
 from actors.pipeline.topology import Scaling, Topology, load_profile, plan_topology
 from characters.model.plan import ParallelPlan
+from deploy.planning.capacity import capacity, fitting
 from deploy.planning.cluster import ISLAND_LABEL
-from deploy.planning.room import fitting, room
 
 REPLICA = {"CPU": 0.05}
 
@@ -29,7 +29,7 @@ def planned(name: str, pipeline: int = 3, sequence: int = 1, **changes: Any) -> 
 
 
 def held(topology: Topology, nodes: list[dict[str, Any]]) -> Any:
-    return room(topology, [REPLICA, *topology.bundles], nodes)
+    return capacity(topology, [REPLICA, *topology.bundles], nodes)
 
 
 def test_three_hosts_of_two_islands_hold_six() -> None:
