@@ -9,3 +9,5 @@ if not torch.cuda.is_available():
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers are as many as the cores
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+pytest_plugins = ["tests.models"]

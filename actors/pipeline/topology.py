@@ -2,7 +2,7 @@
 
 The way of a chunk, for any plan:
 
-    aligner --window--> dit.0 [--hidden--> dit.1 ...] --latent--> decoder --frames--> publisher
+    aligner --heard---> dit.0 [--hidden--> dit.1 ...] --latent--> decoder --frames--> publisher
        `---------------------------------pcm---------------------------------------------^
 
 A decoder over several GPUs is as many roles: each is sent the latent, and the first, "decoder", sends the frames.
@@ -22,10 +22,10 @@ from actors.channels.opening import Kind
 from actors.channels.protocol import SLOTS, TensorSpec
 from actors.pipeline.header import MAX_PLACES
 from actors.voice.config import VoiceConfig
-from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, SAMPLES_PER_CHUNK
+from characters.chunk import FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
 from characters.config import load_yaml
 from characters.errors import UserError, did_you_mean
-from characters.generate.hearing import WINDOW_FRAMES
+from characters.generate.hearing import MelHearing
 from characters.model.conditioning import AUDIO_TOKENS
 from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import BYTES, ParallelPlan, Shard, shards
@@ -33,7 +33,7 @@ from characters.model.plan import check_plan as check_model_plan
 
 PROFILE_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "deploy"
 
-WINDOW = TensorSpec((WINDOW_FRAMES, MEL_BINS), "float32")
+HEARD = TensorSpec(MelHearing.shape, "float32")
 PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
 
 
@@ -147,7 +147,7 @@ class Edge:
     Attributes:
         name: unique and fit for a file name.
         source, target: names of roles.
-        port: what it is to them: "window", "hidden", "latent", "frames" or "pcm".
+        port: what it is to them: "heard", "hidden", "latent", "frames" or "pcm".
         spec: shape and dtype.
         kind: of channel.
         slots: of its ring.
@@ -263,7 +263,7 @@ def plan_topology(profile: Profile) -> Topology:
     # A shard hands on its rows of the residual stream and, below them, the condition tokens of the chunk.
     hidden = TensorSpec((parts[0].shard.rows + _conditions(model), model.dit.dim), profile.dtype)
     for role in groups[0]:
-        join(aligner, role, "window", WINDOW)
+        join(aligner, role, "heard", HEARD)
     for group, following in pairwise(groups):
         for role, target in zip(group, following, strict=True):
             join(role, target, "hidden", hidden)

@@ -14,13 +14,9 @@ from torch import Tensor
 
 from actors.pipeline.header import IDLE, NONE_CANCELLED, Header
 from actors.pipeline.loop import LoopRole
-from characters.chunk import MEL_HOP, SAMPLE_RATE, SAMPLES_PER_CHUNK
-from characters.generate.hearing import AHEAD_FRAMES, PAST_FRAMES, WINDOW, WINDOW_FRAMES, LogMel
+from characters.chunk import SAMPLE_RATE, SAMPLES_PER_CHUNK
+from characters.generate.hearing import Hearing, MelHearing
 
-# What the model hears of the future: this much sound is decided on before the chunk that it belongs to.
-AHEAD = AHEAD_FRAMES * MEL_HOP
-# Sound before a chunk that its window depends on, in whole hops: the past frames, and what the first is computed from.
-_HISTORY = (PAST_FRAMES + -(-WINDOW // MEL_HOP)) * MEL_HOP
 # Sound that may wait to be spoken. Speech is made faster than it is spoken, and a reply can be long.
 CAPACITY = 120 * SAMPLE_RATE
 # Responses whose account is kept.
@@ -35,14 +31,14 @@ class AudioChunk:
         index: position on the clock.
         response_id: of the sound in it; IDLE if there is none.
         pcm: float32 [4000], mono at 24 kHz.
-        window: float32 [48, 80], the log-mel frames that the model hears (see audio_features).
+        heard: float32, what the model hears (see `Hearing`).
         spans: where in it the pushed samples lie, half-open; the rest is silence.
     """
 
     index: int
     response_id: int
     pcm: np.ndarray
-    window: np.ndarray
+    heard: np.ndarray
     spans: tuple[tuple[int, int], ...]
 
     def spoken(self, samples: int) -> int:
@@ -79,8 +75,9 @@ class AudioAligner(LoopRole):
             all, whenever that has grown.
     """
 
-    def __init__(self, on_played: Callable[[int, int], None] | None = None) -> None:
+    def __init__(self, on_played: Callable[[int, int], None] | None = None, hearing: Hearing | None = None) -> None:
         self.on_played = on_played
+        self._hearing = hearing or MelHearing()
         self._lock = threading.RLock()
         self._queue: deque[tuple[int, np.ndarray]] = deque()
         self._queued = 0
@@ -94,7 +91,7 @@ class AudioAligner(LoopRole):
         """Start at chunk 0 with nothing to say."""
         with self._lock:
             self._index = 0
-            self._history = np.zeros(_HISTORY, np.float32)
+            self._history = np.zeros(self._hearing.past, np.float32)
             self._draft = _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
             self._queue.clear()
             self._queued = 0
@@ -152,10 +149,12 @@ class AudioAligner(LoopRole):
                     return chunk
             draft, following = self._draft, _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
             self._fill(draft, SAMPLES_PER_CHUNK)
-            self._fill(following, AHEAD)
-            window = self._hear(draft.pcm, following.pcm[:AHEAD])
-            chunk = AudioChunk(self._index, draft.response_id, draft.pcm, window, tuple(draft.spans))
-            self._history = np.concatenate((self._history, draft.pcm))[-_HISTORY:]
+            # What the model hears of the future is decided on before the chunk that it belongs to.
+            ahead = self._hearing.ahead
+            self._fill(following, ahead)
+            heard = self._hearing.hear(np.concatenate((self._history, draft.pcm, following.pcm[:ahead])))
+            chunk = AudioChunk(self._index, draft.response_id, draft.pcm, heard, tuple(draft.spans))
+            self._history = np.concatenate((self._history, draft.pcm))[-self._hearing.past :]
             self._draft = following
             self._index += 1
             self._unplayed.append(chunk)
@@ -192,9 +191,9 @@ class AudioAligner(LoopRole):
         return self._queued
 
     def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
-        """See `LoopRole.step`: ports "window" and "pcm"."""
+        """See `LoopRole.step`: ports "heard" and "pcm"."""
         chunk = self.next()
-        outputs = {"window": torch.from_numpy(chunk.window), "pcm": torch.from_numpy(chunk.pcm)}
+        outputs = {"heard": torch.from_numpy(chunk.heard), "pcm": torch.from_numpy(chunk.pcm)}
         return Header(chunk.index, chunk.response_id), outputs
 
     def resume(self) -> None:
@@ -234,7 +233,3 @@ class AudioAligner(LoopRole):
                 self._queue.popleft()
             else:
                 self._queue[0] = (response_id, pcm[count:])
-
-    def _hear(self, own: np.ndarray, ahead: np.ndarray) -> np.ndarray:
-        """float32 [48, 80]. Computed afresh, so that sound which was cancelled leaves no trace in it."""
-        return LogMel().push(np.concatenate((self._history, own, ahead)))[-WINDOW_FRAMES:]

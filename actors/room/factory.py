@@ -8,13 +8,15 @@ from actors.pipeline.loop import LoopRole
 from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import StageSpec, Topology
 from actors.roles.aligner import AudioAligner
-from actors.roles.decoder import VaeDecoder
-from actors.roles.generator_shard import DitShard
-from actors.roles.networks import load_networks
+from actors.roles.decoder import Decoder
+from actors.roles.generator_shard import GeneratorShard
 from actors.roles.outlet import Outlet
 from actors.roles.publisher import RoomPublisher
 from actors.room.livekit import LivekitRoom
 from actors.room.stub import StubRoom
+from characters.generate.cached import CachedGenerator
+from characters.generate.decoder import LatentDecoder
+from characters.generate.networks import load_networks
 from characters.model.config import ModelConfig
 
 
@@ -26,29 +28,26 @@ def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     """
     profile, model = topology.profile, topology.model
     built: dict[str, LoopRole] = {}
-    networks = None
+    exact, networks = profile.exact_timings, None
     if any(role.kind in ("dit", "decoder") for role in stage.roles):
         shard = next((role.shard for role in stage.roles if role.shard is not None), None)
         layers = shard.layers if shard is not None else (0, 0)
-        networks = load_networks(profile.model, stage.device, layers, profile.precision, profile.context)
+        networks = load_networks(
+            model, stage.device, layers=layers, precision=profile.precision, random_weights=not model.weights
+        )
     for role in stage.roles:
         match role.kind:
             case "aligner":
                 built[role.name] = AudioAligner()
             case "dit":
                 assert networks is not None
-                built[role.name] = DitShard(
-                    networks,
-                    getattr(torch, profile.dtype),
-                    role.shard,
-                    profile.plan,
-                    exact_timings=profile.exact_timings,
-                )
+                dtype = getattr(torch, profile.dtype)
+                generator = CachedGenerator(networks, role.shard, profile.plan, dtype=dtype, exact_timings=exact)
+                built[role.name] = GeneratorShard(generator)
             case "decoder":
                 assert networks is not None
-                built[role.name] = VaeDecoder(
-                    networks, role.band, max(profile.plan.decoder, 1), exact_timings=profile.exact_timings
-                )
+                bands = max(profile.plan.decoder, 1)
+                built[role.name] = Decoder(LatentDecoder(networks, role.band, bands, exact_timings=exact))
             case "publisher":
                 aligner = built["aligner"]
                 assert isinstance(aligner, AudioAligner)

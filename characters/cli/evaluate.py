@@ -47,13 +47,13 @@ def evaluate(
     """
     import torch
 
+    from characters.device import choose_device, fast_dtype
     from characters.evaluation.bench import QUICK, Amount, Bench
     from characters.evaluation.evaluate import evaluate as run
     from characters.evaluation.heldout import load_heldout
     from characters.evaluation.pictures import require_matplotlib
     from characters.evaluation.precision import to_fp8
     from characters.evaluation.report import print_table
-    from characters.generate.stream import choose_device, fast_dtype
     from characters.model.config import check, load_model_config
 
     require_matplotlib()  # better said now than after loading

@@ -12,8 +12,9 @@ from torch import Tensor
 from characters.errors import UserError
 from characters.evaluation.reader import FrameReader, Reading
 from characters.evaluation.rollout import decode_window, encode_portraits, rollout
+from characters.generate.networks import load_networks
 from characters.model.autoencoder import Autoencoder
-from characters.model.checkpoint import WEIGHTS_FOLDER, load_weights
+from characters.model.checkpoint import WEIGHTS_FOLDER
 from characters.model.config import ModelConfig, SamplerConfig, load_model_config
 from characters.model.dit import DiT
 
@@ -97,14 +98,10 @@ class Bench:
             if not config.weights:
                 raise UserError(f"model {model!r} has no trained weights; name a folder with --weights")
             weights = WEIGHTS_FOLDER / config.weights
-        with torch.device("meta"):
-            dit, autoencoder = DiT(config), Autoencoder(config)
-        for module, name in ((dit, "dit"), (autoencoder, "autoencoder")):
-            module.to_empty(device="cpu").eval().requires_grad_(False)
-            load_weights(module, weights / f"{name}.safetensors")
-        autoencoder.to(memory_format=torch.channels_last)
+        networks = load_networks(config, device, dtype=dtype, weights=weights)
+        assert isinstance(networks.autoencoder, Autoencoder)
         reader = FrameReader.load(weights / "reader.safetensors", device)
-        return Bench(config, dit.to(device, dtype), autoencoder.to(device, dtype), reader, device, dtype, seed)
+        return Bench(config, networks.dit, networks.autoencoder, reader, device, dtype, seed)
 
     def portraits(self, images: Tensor) -> Tensor:
         """uint8 [n, 3, H, W] -> latents."""

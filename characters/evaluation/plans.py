@@ -17,6 +17,7 @@ from rich import print
 from rich.table import Table
 from torch import Tensor
 
+from characters.device import choose_device
 from characters.drawing import Identities
 from characters.evaluation.bench import Bench, numpy
 from characters.evaluation.heldout import by_family, load_heldout
@@ -24,7 +25,6 @@ from characters.evaluation.metrics import Agreement, psnr
 from characters.evaluation.precision import to_fp8
 from characters.evaluation.rollout import rollout
 from characters.evaluation.subjects import Speech, draw, heldout_identities, heldout_motion, neutral_portraits
-from characters.generate.stream import choose_device
 from characters.model.config import load_model_config
 from characters.model.plan import ParallelPlan, check_plan
 from kernels.comm.exchange import CollectiveExchange, Exchange

@@ -21,7 +21,7 @@ from characters.evaluation.rollout import decode_window, encode_portraits, rollo
 from characters.evaluation.subjects import silence
 from characters.generate.hearing import log_mel
 from characters.generate.motion import LIVE_SWAY, IdleMotion
-from characters.generate.stream import CharacterModel
+from characters.generate.networks import load_networks
 from characters.media.portrait import load_portrait
 
 CLIP_CHARACTERS = 5  # of the animated clip
@@ -35,7 +35,7 @@ SPEAKING = (14, 19, 24, 29, 34, 39)  # frames after the start of a sentence
 @click.option("--device", default="auto", show_default=True)
 def main(out: Path, minutes: float, device: str) -> None:
     """Let every character of the gallery talk, rest and talk on; write gallery.png and gallery.webp."""
-    model = CharacterModel.load("small", device)
+    model = load_networks("small", device)
     people = list_characters()
     stills = np.stack([load_portrait(p.portrait, model.config.height, model.config.width) for p in people])
     images = torch.from_numpy(stills).permute(0, 3, 1, 2)

@@ -13,7 +13,8 @@ from characters.evaluation.heldout import HeldoutClip
 from characters.evaluation.report import Figure
 from characters.evaluation.subjects import Speech, heldout_identities, neutral_portraits
 from characters.generate.hearing import LogMel, windows
-from characters.generate.stream import CharacterModel, Stream
+from characters.generate.networks import Networks
+from characters.generate.stream import Stream
 
 WARM_UP = 6  # chunks
 STAGES = {"audio": "conditioning", "dit": "DiT", "decode": "decoder"}
@@ -21,7 +22,7 @@ STAGES = {"audio": "conditioning", "dit": "DiT", "decode": "decoder"}
 
 def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> list[Figure]:
     """Median and 99th percentile by stage, and of the whole, after a warm-up."""
-    model = CharacterModel(bench.config, bench.dit, bench.autoencoder)
+    model = Networks(bench.config, bench.dit, bench.autoencoder)
     portrait = neutral_portraits(heldout_identities(1, seed=bench.seed, device=bench.device))
     stream = Stream(model, portrait[0].permute(1, 2, 0).cpu().numpy(), seed=bench.seed)
     count = WARM_UP + amount.timed_chunks

@@ -10,11 +10,13 @@ triangular bands of unit height.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from characters.chunk import MEL_BINS, MEL_FRAMES_PER_CHUNK, MEL_HOP, SAMPLE_RATE
+from characters.chunk import MEL_BINS, MEL_FRAMES_PER_CHUNK, MEL_HOP, SAMPLE_RATE, SAMPLES_PER_CHUNK
 
 WINDOW = 800
 FFT_SIZE = 1024
@@ -114,6 +116,63 @@ def windows(mel: Tensor, first_chunk: int, chunks: int) -> Tensor:
     offset = max(-start, 0)
     padded[offset : offset + len(inside)] = inside
     return padded.unfold(0, WINDOW_FRAMES, MEL_FRAMES_PER_CHUNK).transpose(1, 2).contiguous()
+
+
+class Hearing(Protocol):
+    """How a model takes sound: what one chunk hears, made from the samples around it.
+
+    Attributes:
+        past, ahead: samples at 24 kHz before and after a chunk that it hears as well.
+        shape: of what it hears.
+    """
+
+    past: int
+    ahead: int
+    shape: tuple[int, ...]
+
+    def hear(self, pcm: np.ndarray) -> np.ndarray:
+        """float32 [past + samples of the chunk + ahead] -> float32 [*shape]."""
+
+
+class MelHearing:
+    """48 frames of log-mel: 24 before the chunk, its own 16 and 8 after it. See `Hearing`.
+
+    The features are computed afresh for every chunk, so that sound which was cancelled leaves no trace in them.
+    """
+
+    past = (PAST_FRAMES + -(-WINDOW // MEL_HOP)) * MEL_HOP  # with what the first frame is computed from, in whole hops
+    ahead = AHEAD_FRAMES * MEL_HOP
+    shape = (WINDOW_FRAMES, MEL_BINS)
+
+    def hear(self, pcm: np.ndarray) -> np.ndarray:
+        """See `Hearing.hear`."""
+        return LogMel().push(pcm)[-WINDOW_FRAMES:]
+
+
+class Listener:
+    """Cuts a growing signal into what each chunk hears.
+
+    Args:
+        hearing: of the model.
+        samples: of a chunk.
+    """
+
+    def __init__(self, hearing: Hearing, samples: int = SAMPLES_PER_CHUNK) -> None:
+        self._hearing, self._samples = hearing, samples
+        self._pcm = np.zeros(hearing.past, np.float32)
+
+    def push(self, pcm: np.ndarray) -> None:
+        """Append float32 [n] samples."""
+        self._pcm = np.concatenate((self._pcm, pcm))
+
+    def pop(self) -> np.ndarray | None:
+        """What the next chunk hears, or None until its look-ahead has come."""
+        count = self._hearing.past + self._samples + self._hearing.ahead
+        if len(self._pcm) < count:
+            return None
+        heard = self._hearing.hear(self._pcm[:count])
+        self._pcm = self._pcm[self._samples :]
+        return heard
 
 
 def quantise(mel: np.ndarray) -> np.ndarray:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from characters.model.autoencoder import Autoencoder, StreamingDecoder
+from characters.model.checkpoint import load_weights
 from characters.model.config import ModelConfig
+from characters.model.materialise import SEED
 from characters.model.wan_vae.checkpoint import load_vae
 from characters.model.wan_vae.rows import Rows
 from characters.model.wan_vae.stream import WanStreams
@@ -43,13 +46,17 @@ class FrameDecoder(Protocol):
         """
 
 
-def build_autoencoder(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Autoencoder | WanVae:
-    """The autoencoder that a model's config asks for, with random weights or the published ones of the Wan VAE.
+def build_autoencoder(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype, weights: Path | None = None
+) -> Autoencoder | WanVae:
+    """The autoencoder that a model's config asks for.
 
     Args:
         config: a checked model config.
         device: where it will be.
         dtype: that the rest of the model works in; the Wan VAE takes float16 for bfloat16 (see `HALF`).
+        weights: folder with the small autoencoder's weights. Without it they are random, the same in every process; the
+            Wan VAE's are the published ones if its config names a file, and random else.
 
     Returns:
         In eval mode; weights are rounded once, from float32.
@@ -58,9 +65,14 @@ def build_autoencoder(config: ModelConfig, device: torch.device, dtype: torch.dt
         UserError: no or damaged weights.
     """
     wan = config.autoencoder.wan
-    with torch.device(device):
+    with torch.device(device), torch.random.fork_rng():
+        torch.manual_seed(SEED)
         autoencoder = Autoencoder(config) if wan is None else load_vae(WanVae(wan, config.latent_channels), wan)
-    if wan is not None and dtype == torch.bfloat16:
+    if isinstance(autoencoder, Autoencoder):
+        autoencoder.to(memory_format=torch.channels_last)
+        if weights is not None:
+            load_weights(autoencoder, weights / "autoencoder.safetensors")
+    elif dtype == torch.bfloat16:
         # Few CPUs multiply float16.
         dtype = HALF if device.type == "cuda" else torch.float32
     return autoencoder.to(dtype).eval().requires_grad_(False)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from characters.generate.stream import choose_device
+from characters.device import choose_device
 from characters.training.muon import Muon
 from characters.training.recipe import Stage
 

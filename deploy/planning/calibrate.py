@@ -146,9 +146,10 @@ def _small_model(device: torch.device) -> ModelTimes:
     """Median milliseconds a chunk, by stage."""
     from characters.chunk import MEL_BINS, SAMPLES_PER_CHUNK
     from characters.generate.hearing import WINDOW_FRAMES
-    from characters.generate.stream import CharacterModel, Stream
+    from characters.generate.networks import load_networks
+    from characters.generate.stream import Stream
 
-    model = CharacterModel.load("small", str(device))
+    model = load_networks("small", device)
     portrait = np.full((model.config.height, model.config.width, 3), 128, np.uint8)
     stream = Stream(model, portrait)
     window = np.zeros((WINDOW_FRAMES, MEL_BINS), np.float32)

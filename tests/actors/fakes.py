@@ -43,7 +43,7 @@ class FakeDit(LoopRole):
             raise RuntimeError("a fault that was asked for")
         latent = torch.zeros(self.shape)
         for frame in range(4):
-            mel = inputs["window"][PAST_FRAMES + 4 * frame + 3]
+            mel = inputs["heard"][PAST_FRAMES + 4 * frame + 3]
             latent[frame, 0, 0] = float((mel > SILENCE + 0.01).any())
         self.steps += 1
         return header, {"latent": latent}

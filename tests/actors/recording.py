@@ -11,7 +11,7 @@ from torch import Tensor
 from actors.pipeline.header import Header
 from actors.pipeline.loop import LoopRole
 from actors.pipeline.topology import StageSpec, Topology
-from actors.roles.decoder import VaeDecoder
+from actors.roles.decoder import Decoder
 from actors.room.factory import build_roles
 
 
@@ -43,14 +43,14 @@ def build_with_film(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]
     """A factory for `StageSpec`: role "decoder" has an attribute `film`, a list of latents and frames, as arrays."""
     roles = build_roles(topology, stage)
     decoder = roles.get("decoder")
-    if isinstance(decoder, VaeDecoder):
+    if isinstance(decoder, Decoder):
         film: list[tuple[np.ndarray, np.ndarray]] = []
-        decode = decoder.decode
+        step = decoder.step
 
-        def decode_and_keep(latent: Tensor) -> Tensor:
-            frames = decode(latent)
-            film.append((latent.float().numpy().copy(), frames.numpy().copy()))
-            return frames
+        def step_and_keep(header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
+            header, outputs = step(header, inputs)
+            film.append((inputs["latent"].float().numpy().copy(), outputs["frames"].numpy().copy()))
+            return header, outputs
 
-        decoder.decode, decoder.film = decode_and_keep, film
+        decoder.step, decoder.film = step_and_keep, film
     return roles

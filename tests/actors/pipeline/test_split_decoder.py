@@ -13,8 +13,8 @@ import torch
 from actors.pipeline.gang import Gang
 from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Profile, plan_topology
-from actors.roles.decoder import VaeDecoder
-from actors.roles.networks import load_networks
+from characters.generate.decoder import LatentDecoder
+from characters.generate.networks import load_networks
 from characters.model.plan import ParallelPlan
 from tests.actors.pipeline.test_split_dit import pids_of
 
@@ -35,8 +35,8 @@ def wait_for(gang: Gang, chunks: int) -> Film:
 def assert_as_in_one_process(film: Film, model: str) -> None:
     """Frames of all the latents, one after another, whatever happened between them."""
     torch.set_num_threads(1)
-    decoder = VaeDecoder(load_networks(model, "cpu"))
-    decoder.reset(SESSION)
+    decoder = LatentDecoder(load_networks(model, "cpu", random_weights=True))
+    decoder.start(SESSION.portrait)
     whole = [decoder.decode(torch.tensor(latent)).numpy() for latent, _ in film]
     for (_, split), expected in zip(film, whole, strict=True):
         assert split.shape == expected.shape == (4, 96, 48)

@@ -15,9 +15,9 @@ from actors.pipeline.gang import Gang
 from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Profile, plan_topology
 from actors.roles.aligner import AudioAligner
-from actors.roles.generator_shard import DitShard
-from actors.roles.networks import load_networks
-from characters.generate.stream import fast_dtype
+from characters.device import fast_dtype
+from characters.generate.cached import CachedGenerator
+from characters.generate.networks import load_networks
 from characters.model.config import load_model_config
 from characters.model.plan import ParallelPlan
 
@@ -38,9 +38,10 @@ def session_for(model: str) -> SessionSpec:
 def in_one_process(model: str) -> list[np.ndarray]:
     """Latents of silence."""
     torch.set_num_threads(1)
-    shard, aligner = DitShard(load_networks(model, "cpu")), AudioAligner()
-    shard.reset(session_for(model))
-    return [shard.generate(torch.from_numpy(aligner.next().window)).float().numpy() for _ in range(CHUNKS)]
+    networks = load_networks(model, "cpu", random_weights=True)
+    generator, aligner, session = CachedGenerator(networks, dtype=torch.float32), AudioAligner(), session_for(model)
+    generator.start(session.portrait, session.seed)
+    return [generator.generate(torch.from_numpy(aligner.next().heard)).numpy() for _ in range(CHUNKS)]
 
 
 def start(model: str, plan: ParallelPlan, **options: object) -> Gang:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from actors.pipeline.header import IDLE
-from actors.roles.aligner import AHEAD, CAPACITY, AudioAligner, AudioChunk
+from actors.roles.aligner import CAPACITY, AudioAligner, AudioChunk
 from characters.chunk import SAMPLES_PER_CHUNK
-from characters.generate.hearing import SILENCE
-from characters.generate.stream import AudioWindow
+from characters.generate.hearing import SILENCE, Listener, MelHearing
 
 
 def ramp(count: int, start: int = 1) -> np.ndarray:
@@ -33,8 +32,8 @@ def test_silence_when_nobody_speaks() -> None:
         chunk = aligner.next()
         assert (chunk.index, chunk.response_id, chunk.spans) == (i, IDLE, ())
         assert chunk.pcm.shape == (SAMPLES_PER_CHUNK,) and chunk.pcm.dtype == np.float32 and not chunk.pcm.any()
-        assert chunk.window.shape == (48, 80) and chunk.window.dtype == np.float32
-        assert np.allclose(chunk.window, SILENCE)
+        assert chunk.heard.shape == (48, 80) and chunk.heard.dtype == np.float32
+        assert np.allclose(chunk.heard, SILENCE)
 
 
 @pytest.mark.parametrize("sizes", [[20_000], [1] * 50 + [19_950], [480] * 41, [4_000] * 5])
@@ -51,7 +50,7 @@ def test_pushed_sound_comes_out_whole_whatever_the_pushes(sizes: list[int]) -> N
 
 
 def test_windows_equal_those_of_the_single_process_stream() -> None:
-    aligner, reference, given = AudioAligner(), AudioWindow(), speech(10 * SAMPLES_PER_CHUNK)
+    aligner, reference, given = AudioAligner(), Listener(MelHearing()), speech(10 * SAMPLES_PER_CHUNK)
     aligner.push(3, given)
     reference.push(given)
     for i in range(9):
@@ -59,7 +58,7 @@ def test_windows_equal_those_of_the_single_process_stream() -> None:
         chunk = aligner.next()
         assert window is not None
         assert np.array_equal(chunk.pcm, given[i * SAMPLES_PER_CHUNK : (i + 1) * SAMPLES_PER_CHUNK])
-        assert np.abs(chunk.window - window).max() < 2e-4
+        assert np.abs(chunk.heard - window).max() < 2e-4
 
 
 def test_sound_waits_for_the_look_ahead() -> None:
@@ -68,9 +67,9 @@ def test_sound_waits_for_the_look_ahead() -> None:
     aligner.next()  # has told the model that the next chunk starts with 83 ms of silence
     aligner.push(0, ramp(10_000))
     chunk = aligner.next()
-    assert not chunk.pcm[:AHEAD].any()
-    assert np.array_equal(chunk.pcm[AHEAD:], ramp(10_000)[: SAMPLES_PER_CHUNK - AHEAD])
-    assert chunk.spans == ((AHEAD, SAMPLES_PER_CHUNK),)
+    assert not chunk.pcm[: MelHearing.ahead].any()
+    assert np.array_equal(chunk.pcm[MelHearing.ahead :], ramp(10_000)[: SAMPLES_PER_CHUNK - MelHearing.ahead])
+    assert chunk.spans == ((MelHearing.ahead, SAMPLES_PER_CHUNK),)
 
 
 def test_a_chunk_holds_one_response() -> None:
@@ -93,7 +92,7 @@ def test_barge_in_is_silent_with_the_next_chunk() -> None:
     assert chunk.response_id == IDLE and not chunk.pcm.any()
     assert aligner.queued == 0
     # What was told of the cancelled sound as the future is taken back: the model hears the silence that is played.
-    assert np.allclose(chunk.window[24 + 4 :], SILENCE)
+    assert np.allclose(chunk.heard[24 + 4 :], SILENCE)
     assert aligner.push(4, speech(100)) == 0 and aligner.push(3, speech(100)) == 0
     aligner.push(5, ramp(8_000))
     assert [aligner.next().response_id for _ in range(2)] == [5, 5]
@@ -146,7 +145,7 @@ def test_bounded() -> None:
     assert aligner.push(0, np.ones(CAPACITY + 5_000, np.float32)) == CAPACITY
     assert aligner.push(0, np.ones(1, np.float32)) == 0
     aligner.next()
-    assert aligner.push(0, np.ones(100_000, np.float32)) == SAMPLES_PER_CHUNK + AHEAD
+    assert aligner.push(0, np.ones(100_000, np.float32)) == SAMPLES_PER_CHUNK + MelHearing.ahead
     aligner.next()
     assert aligner.push(0, np.ones(100_000, np.float32)) == SAMPLES_PER_CHUNK
     for response_id in range(1, 500):
@@ -182,7 +181,7 @@ def test_reset_and_restore() -> None:
     state = aligner.snapshot()
     aligner.reset()
     chunk = aligner.next()
-    assert (chunk.index, chunk.response_id) == (0, IDLE) and np.allclose(chunk.window, SILENCE)
+    assert (chunk.index, chunk.response_id) == (0, IDLE) and np.allclose(chunk.heard, SILENCE)
     other = AudioAligner()
     other.restore(state)
     assert other.next().index == 1

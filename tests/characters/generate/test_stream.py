@@ -3,19 +3,21 @@ import pytest
 import torch
 
 from characters.chunk import SAMPLES_PER_CHUNK
+from characters.device import choose_device
 from characters.errors import UserError
-from characters.generate.hearing import log_mel, windows
-from characters.generate.stream import AudioWindow, CharacterModel, Stream, choose_device, frame_size
+from characters.generate.hearing import Listener, MelHearing, log_mel, windows
+from characters.generate.networks import Networks, load_networks
+from characters.generate.stream import Stream, frame_size
 from characters.model.autoencoder import Autoencoder
 from characters.model.dit import DiT
 from tests.characters.model.test_context import tiny_config
 
 
 @pytest.fixture(scope="module")
-def model() -> CharacterModel:
+def model() -> Networks:
     torch.manual_seed(0)
     config = tiny_config(context_noise=0.2)
-    return CharacterModel(config, DiT(config).eval(), Autoencoder(config).eval())
+    return Networks(config, DiT(config).eval(), Autoencoder(config).eval())
 
 
 PORTRAIT = np.random.default_rng(0).integers(0, 256, (64, 48, 3), np.uint8)
@@ -28,7 +30,7 @@ def blocks(count: int, seed: int = 0) -> list[np.ndarray]:
 @pytest.mark.parametrize("size", [250, 999, 4000, 30_000])
 def test_windows_of_a_growing_signal_equal_those_of_the_whole(size):
     pcm = np.concatenate(blocks(12))
-    audio, got = AudioWindow(), []
+    audio, got = Listener(MelHearing()), []
     for start in range(0, len(pcm), size):
         audio.push(pcm[start : start + size])
         while (window := audio.pop()) is not None:
@@ -97,7 +99,7 @@ def test_bad_portraits_and_devices_are_named(model):
         with pytest.raises(UserError, match=f"{name}' is not there"):
             choose_device(name)
     with pytest.raises(UserError, match="no trained weights"):
-        CharacterModel.load("reference-57b")
+        load_networks("reference-57b")
 
 
 def test_frame_size_of_the_small_model():

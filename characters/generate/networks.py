@@ -1,0 +1,106 @@
+"""The networks of one model on one device: read, or made, where they run and in the precision that runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from characters.device import choose_device, fast_dtype
+from characters.errors import UserError
+from characters.model.autoencoder import Autoencoder
+from characters.model.checkpoint import WEIGHTS_FOLDER
+from characters.model.config import ModelConfig, load_model_config
+from characters.model.dit import DiT
+from characters.model.frame_decoder import build_autoencoder
+from characters.model.materialise import RandomWeights, SafetensorsWeights, build_dit
+from characters.model.wan_vae.vae import WanVae
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Shared by every session that runs on the device.
+
+    Attributes:
+        config: a checked model config.
+        dit: in eval mode: the whole, or a part of it; on the meta device where only the autoencoder is wanted.
+        autoencoder: in eval mode.
+    """
+
+    config: ModelConfig
+    dit: DiT
+    autoencoder: Autoencoder | WanVae
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next(self.autoencoder.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the DiT's embeddings and of latents."""
+        return next(self.dit.parameters()).dtype
+
+    @torch.inference_mode()
+    def encode_portrait(self, portrait: np.ndarray) -> Tensor:
+        """uint8 [H, W, 3] -> [1, channels, h, w], the latent of the portrait.
+
+        Raises:
+            UserError: it has another size or dtype.
+        """
+        expected = (self.config.height, self.config.width, 3)
+        if portrait.shape != expected or portrait.dtype != np.uint8:
+            raise UserError(f"the portrait must be uint8 {expected}, not {portrait.dtype} {portrait.shape}")
+        own = next(self.autoencoder.parameters()).dtype
+        # A copy: what has travelled between processes is read-only, which PyTorch does not know.
+        image = torch.from_numpy(portrait.copy()).to(self.device).permute(2, 0, 1)[None].to(own) / 255
+        return self.autoencoder.encode_image(image).to(self.dtype)
+
+
+def load_networks(
+    model: str | ModelConfig = "small",
+    device: str | torch.device = "auto",
+    *,
+    layers: tuple[int, int] | None = None,
+    precision: str = "bf16",
+    dtype: torch.dtype | None = None,
+    weights: Path | None = None,
+    random_weights: bool = False,
+) -> Networks:
+    """Load a model, or one process's part of it.
+
+    Args:
+        model: name of a model config, a path to one, or a checked config.
+        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:N", or a device.
+        layers: half-open range of the DiT's blocks; all by default, none where only the autoencoder is wanted.
+        precision: "bf16" (the DiT keeps `dtype`) or "fp8", of its blocks and its KV cache.
+        dtype: of all else; default: what is fast on the device.
+        weights: folder with dit.safetensors and autoencoder.safetensors; default: what the config names.
+        random_weights: draw weights that nobody has trained, the same in every process, where the config names none.
+
+    Raises:
+        UserError: unknown model, no or damaged weights, no such device.
+    """
+    config = model if isinstance(model, ModelConfig) else load_model_config(model)
+    if weights is None and config.weights:
+        weights = WEIGHTS_FOLDER / config.weights
+    if weights is None and not random_weights:
+        name = "this model" if isinstance(model, ModelConfig) else f"model {model!r}"
+        raise UserError(f"{name} has no trained weights and so draws no character; use --model small")
+    chosen = choose_device(device) if isinstance(device, str) else device
+    dtype = dtype or fast_dtype(chosen)
+    layers = layers or (0, config.dit.num_layers)
+    autoencoder = build_autoencoder(config, chosen, dtype, weights)
+    if layers[0] == layers[1]:
+        with torch.device("meta"):
+            dit = DiT(config, layers).to(dtype).eval().requires_grad_(False)
+        return Networks(config, dit, autoencoder)
+    if weights is None:
+        source: RandomWeights | SafetensorsWeights = RandomWeights(chosen, dtype)
+    else:
+        source = SafetensorsWeights(weights / "dit.safetensors", config, chosen, dtype)
+    dit = build_dit(config, source, layers=layers, fp8="static" if precision == "fp8" else None)
+    return Networks(config, dit, autoencoder)
