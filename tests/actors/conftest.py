@@ -78,31 +78,32 @@ autoencoder:
 """
 
 
+def write_config(tmp_path_factory: pytest.TempPathFactory, name: str, text: str) -> str:
+    """Path of a new model config that holds `text`."""
+    path: Path = tmp_path_factory.mktemp("model") / f"{name}.yaml"
+    path.write_text(text)
+    return str(path)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a model config with random weights."""
-    path: Path = tmp_path_factory.mktemp("model") / "tiny.yaml"
-    path.write_text(TINY)
-    return str(path)
+    return write_config(tmp_path_factory, "tiny", TINY)
 
 
 @pytest.fixture(scope="session")
 def split_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Paths of configs whose DiT can be split any way, conditioned on "audio" or on "text"; random weights."""
-    paths: dict[str, str] = {}
-    for name, conditions in (("audio", "audio_dim: 16"), ("text", "text_dim: 12")):
-        path: Path = tmp_path_factory.mktemp("model") / f"split-{name}.yaml"
-        path.write_text(SPLIT.format(conditions=conditions))
-        paths[name] = str(path)
-    return paths
+    return {
+        name: write_config(tmp_path_factory, f"split-{name}", SPLIT.format(conditions=conditions))
+        for name, conditions in (("audio", "audio_dim: 16"), ("text", "text_dim: 12"))
+    }
 
 
 @pytest.fixture(scope="session")
 def wan_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a model config with the Wan VAE and random weights."""
-    path: Path = tmp_path_factory.mktemp("model") / "wan.yaml"
-    path.write_text(WAN)
-    return str(path)
+    return write_config(tmp_path_factory, "wan", WAN)
 
 
 @pytest.fixture(scope="package")
