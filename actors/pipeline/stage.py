@@ -68,18 +68,14 @@ class Stage:
         self._missed = 0
         plan = topology.profile.plan
         tags = {"plan": f"{plan.pipeline}x{plan.sequence}+{plan.decoder}", "model": Path(topology.profile.model).stem}
-        self._seconds = Histogram(
-            "characters_stage_seconds", "Seconds of work on one chunk", _BUCKETS, ("stage", *tags)
-        ).set_default_tags(tags)
-        self._latency = Histogram(
-            "characters_chunk_latency_seconds", "Seconds from aligner to publisher", _BUCKETS, tuple(tags)
-        ).set_default_tags(tags)
-        self._turns = Histogram(
-            "characters_turn_seconds", "Seconds of one step of a turn", _BUCKETS, ("stage", *tags)
-        ).set_default_tags(tags)
-        self._renders = Histogram(
-            "characters_publish_to_render_seconds", "Seconds from publisher to a user's eye", _BUCKETS, tuple(tags)
-        ).set_default_tags(tags)
+
+        def seconds(name: str, of: str, *keys: str) -> Histogram:
+            return Histogram(name, f"Seconds {of}", _BUCKETS, (*keys, *tags)).set_default_tags(tags)
+
+        self._seconds = seconds("characters_stage_seconds", "of work on one chunk", "stage")
+        self._latency = seconds("characters_chunk_latency_seconds", "from aligner to publisher")
+        self._turns = seconds("characters_turn_seconds", "of one step of a turn", "stage")
+        self._renders = seconds("characters_publish_to_render_seconds", "from publisher to a user's eye")
         self._misses = Counter("characters_late_chunks", "Chunks that left late", tuple(tags)).set_default_tags(tags)
 
     def load(self) -> None:
