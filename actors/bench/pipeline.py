@@ -119,15 +119,16 @@ class Run:
 
     def switch_until(self, last: int) -> int:
         """Exchange one way, then the other, until chunk `last`; returns how often it was changed."""
-        shards = [role.name for stage in self.topology.stages for role in stage.roles if role.shard is not None]
         turns, at = 0, WARM_UP
         while at < last:
             newest = self.wait_past(at)[-1].index
-            exchange, chunk = ("collective", "peer")[turns % 2], newest + 2 * len(self.topology.spans) + 8
-            for shard in shards:
-                self.gang.ask(shard, lambda dit, exchange=exchange, chunk=chunk: dit.switch(exchange, chunk))
+            self._switch(("collective", "peer")[turns % 2], newest + 2 * len(self.topology.spans) + 8)
             turns, at = turns + 1, newest + SWITCH_EVERY
         return turns
+
+    def _switch(self, exchange: str, chunk: int) -> None:
+        for role in (role for stage in self.topology.stages for role in stage.roles if role.shard is not None):
+            self.gang.ask(role.name, lambda dit: dit.switch(exchange, chunk))
 
 
 def report(run: Run, chunks: list[Header]) -> bool:

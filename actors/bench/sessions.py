@@ -14,12 +14,14 @@ import dataclasses
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
 from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Topology, load_profile, plan_topology
 from actors.pipeline.trace import percentile
+from actors.roles.aligner import AudioAligner
 from characters.chunk import FPS, SAMPLE_RATE
 
 HELD = 0.01
@@ -51,7 +53,7 @@ def measure(topology: Topology, sessions: int, seconds: float) -> bool:
             list(pool.map(start, range(sessions)))
         for seed, gang in enumerate(gangs):
             pcm = speech(min(seconds + WARM_UP, 100.0), seed)
-            gang.ask("aligner", lambda aligner, pcm=pcm: aligner.push(0, pcm))
+            gang.ask("aligner", partial(AudioAligner.push, response_id=0, pcm=pcm))
         time.sleep(WARM_UP)
         before = [gang.ask("publisher", lambda publisher: publisher.deadline) for gang in gangs]
         time.sleep(seconds)

@@ -18,7 +18,6 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.pipeline.header import NONE_CANCELLED
-from actors.pipeline.loop import LoopRole
 from actors.pipeline.session import SessionSpec
 from actors.pipeline.stage import Stage
 from actors.pipeline.topology import Topology
@@ -27,7 +26,6 @@ from characters.errors import UserError
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R", bound=LoopRole)
 T = TypeVar("T")
 State = Literal["starting", "running", "rebuilding", "failed", "stopped"]
 
@@ -218,7 +216,7 @@ class Gang:
         answer: Any = self.handle("publisher").alone.remote()
         return float(ray.get(answer, timeout=timeout))
 
-    def ask(self, role: str, question: Callable[[R], T]) -> T:
+    def ask(self, role: str, question: Callable[[Any], T]) -> T:
         """What `question` returns for a role, in the role's own process; for tests and benches.
 
         Args:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from actors.pipeline.deadline import Deadline
@@ -45,7 +43,8 @@ def deadline(gang: Gang) -> Deadline:
 
 
 def room(gang: Gang) -> StubRoom:
-    def question(publisher: RoomPublisher) -> Any:
+    def question(publisher: RoomPublisher) -> StubRoom:
+        assert isinstance(publisher.room, StubRoom)
         return publisher.room
 
     return gang.ask("publisher", question)
