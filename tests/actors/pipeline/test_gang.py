@@ -117,6 +117,7 @@ def test_lockstep(start: Start) -> None:
     pcm, on = bursts(60)
     assert push(gang, 0, pcm) == len(pcm)
     eventually(lambda: account(gang, 0).played == len(pcm), "the sound was not played")
+    assert gang.alone() == 0.0, "a stub room has no users who could leave"
     bright, loud, skew = seen_and_heard(gang)
     assert np.array_equal(bright, loud)
     first = int(np.argmax(loud))
