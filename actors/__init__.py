@@ -1,4 +1,4 @@
-"""What runs a character in real time: stages in processes of their own, and the channels that join them.
+"""Runs a character in real time: stages, each in a process of its own, and the channels between them.
 
-`topology`, `deadline`, `trace`, `header`, the channels, `loop` and `roles` know nothing of Ray; `stage` and `gang` do.
+Only `pipeline/stage.py` and `pipeline/gang.py` know Ray.
 """

@@ -1,4 +1,4 @@
-"""Measures channels between two processes and checks that they keep their promises, on the devices that there are.
+"""Measures channels between two processes, and checks what `Channel` promises, on this machine's devices.
 
     python -m actors.bench.channel                    # all kinds that run here
     python -m actors.bench.channel --kind nccl        # needs two GPUs
@@ -41,7 +41,7 @@ TOO_LONG = 30.0
 
 
 def receive(kind: Kind, spec: TensorSpec, path: str, pace: float, device: str, results: Connection) -> None:
-    """The other process: takes what comes, reports the seconds of each hop, then when and how it ended.
+    """The other process: receives tensors, then reports the seconds of each hop, and when and how it ended.
 
     Args:
         pace: seconds to hold each tensor.
@@ -61,7 +61,7 @@ def receive(kind: Kind, spec: TensorSpec, path: str, pace: float, device: str, r
                 torch.cuda.current_stream(tensor.device).synchronize()
             hops.append(time.monotonic() - header.stamps[0])
             time.sleep(pace)
-            # After the pause, so that a sender that ran into a slot which is being read is found out.
+            # After the pause, so that a sender that writes to a slot which is being read is noticed.
             sample = tensor.flatten()[:: max(1, tensor.numel() // 1000)]
             bad += header.index != len(hops) - 1 or not bool((sample == pattern(header.index)).all())
     results.send((hops, bad, time.monotonic()))

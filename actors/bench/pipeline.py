@@ -1,13 +1,13 @@
-"""One session as Ray actors, from sound to I420, with a room that nobody is in: is it in time, and what do actors cost?
+"""One session as Ray actors, from sound to I420, with a stub room: does it meet the deadline, and what do actors cost?
 
     python -m actors.bench.pipeline --profile laptop --chunks 200
     python -m actors.bench.pipeline --profile h200x4 --chunks 2000
     python -m actors.bench.pipeline --profile h200x3 --paced --kill
     python -m actors.bench.pipeline --profile h200x4 --switch          # fused and NCCL exchange in turn, no restart
 
-Without --paced a chunk leaves as soon as it is made, so its period is what the pipeline can do; with it frames leave at
-24 a second as in a room, and what is counted is what came too late. --kill ends one process after the other in
-mid-stream and times how long until the next frame. Exits with 1 if 24 frames a second were not held.
+Without --paced a chunk leaves as soon as it is made, so its period is what the pipeline can do. With --paced frames
+leave at 24 a second as in a room, and late chunks are counted. --kill ends one process after the other in mid-stream
+and measures the time until the next frame. Exits with 1 if 24 frames a second were not held.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NEVER = 900.0
 
 
 class Sink(LoopRole):
-    """In the publisher's place: takes chunks as fast as they come."""
+    """Stands in for the publisher: takes chunks as fast as they come."""
 
     def __init__(self, aligner: AudioAligner) -> None:
         self._aligner = aligner
@@ -64,7 +64,7 @@ class Sink(LoopRole):
 
 
 def build_free(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
-    """A factory: as in a session, but nobody waits for the clock."""
+    """A factory: as in a session, but nothing waits for the clock."""
     built = build_roles(topology, stage)
     if "publisher" in built:
         aligner = built["aligner"]
@@ -118,24 +118,25 @@ class Run:
             time.sleep(0.2)
 
     def switch_until(self, last: int) -> int:
-        """Exchange one way, then the other, until chunk `last`; returns how often the way was changed."""
-        shards = [role.name for stage in self.topology.stages for role in stage.roles if role.shard is not None]
+        """Exchange one way, then the other, until chunk `last`; returns how often it was changed."""
         turns, at = 0, WARM_UP
         while at < last:
             newest = self.wait_past(at)[-1].index
-            way = ("collective", "peer")[turns % 2]
-            for shard in shards:
-                self.gang.call(shard, "switch", way, newest + 2 * len(self.topology.places) + 8)
+            self._switch(("collective", "peer")[turns % 2], newest + 2 * len(self.topology.spans) + 8)
             turns, at = turns + 1, newest + SWITCH_EVERY
         return turns
 
+    def _switch(self, exchange: str, chunk: int) -> None:
+        for role in (role for stage in self.topology.stages for role in stage.roles if role.shard is not None):
+            self.gang.ask(role.name, lambda dit: dit.switch(exchange, chunk))
+
 
 def report(run: Run, chunks: list[Header]) -> bool:
-    """Print the figures of a run; says whether 24 frames a second were held."""
-    places = run.topology.places
-    last = len(places) - 1
+    """Print the figures of a run; returns whether 24 frames a second were held."""
+    spans = run.topology.spans
+    last = len(spans) - 1
     kept = [header for header in chunks if header.index >= WARM_UP]
-    # When a chunk was finished by what makes pictures, the last place before the publisher.
+    # When the last span before the publisher's, which makes the pictures, had ended.
     made = [header.stamps[2 * last - 1] for header in kept]
     periods = [b - a for a, b in pairwise(made)]
     inside = sum(period <= CHUNK_SECONDS for period in periods) / len(periods)
@@ -153,7 +154,7 @@ def report(run: Run, chunks: list[Header]) -> bool:
     seconds = run.gang.trace().seconds()
     for name, values in seconds.items():
         row(name, values[-len(kept) :])
-    stages = sum(percentile(seconds[place], 50) for place in places[:-1])
+    stages = sum(percentile(seconds[span], 50) for span in spans[:-1])
     hops = percentile(seconds["hops"], 50)
     share = hops / stages
     print(f"actors cost {hops * 1e3:.2f} ms a chunk over the stages' sum, {stages * 1e3:.2f} ms: {share:.1%}")
@@ -168,7 +169,7 @@ def report_memory() -> None:
 
 
 def kill_each(run: Run) -> None:
-    """Kill each process in turn and print how long the others went on waiting and until the next frame."""
+    """Kill each process in turn; print how long the others waited, and the time until the next frame."""
     import ray
 
     for stage in run.topology.stages:
@@ -181,7 +182,7 @@ def kill_each(run: Run) -> None:
             time.sleep(0.02)
         noticed, running = run.states[seen][0] - killed, run.states[-1][0]
         chunks = run.wait_past(newest + 1)
-        while not (shown := [h.stamps[2 * len(run.topology.places) - 2] for h in chunks]) or shown[-1] < running:
+        while not (shown := [h.stamps[2 * len(run.topology.spans) - 2] for h in chunks]) or shown[-1] < running:
             time.sleep(0.1)
             chunks = run.chunks()
         first = next(at for at in shown if at > running)

@@ -1,10 +1,10 @@
-"""How many sessions one device holds at 24 frames a second, with rooms that nobody is in.
+"""How many sessions one device holds at 24 frames a second, with stub rooms.
 
     python -m actors.bench.sessions --profile laptop --sessions 1
     python -m actors.bench.sessions --profile h200 --sessions 1 4 8 16
 
-For each number of sessions it starts as many gangs, lets them talk for a while and prints where the time of a chunk
-goes. A number is held if 99 % of all chunks came, and came on time.
+For each number of sessions it starts as many gangs, lets them talk for a while and prints what a chunk spends its time
+on. A number is held if 99 % of all chunks came, and came on time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import dataclasses
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
 from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Topology, load_profile, plan_topology
 from actors.pipeline.trace import percentile
+from actors.roles.aligner import AudioAligner
 from characters.chunk import FPS, SAMPLE_RATE
 
 HELD = 0.01
@@ -50,11 +52,12 @@ def measure(topology: Topology, sessions: int, seconds: float) -> bool:
         with ThreadPoolExecutor(STARTED_AT_ONCE) as pool:
             list(pool.map(start, range(sessions)))
         for seed, gang in enumerate(gangs):
-            gang.call("aligner", "push", 0, speech(min(seconds + WARM_UP, 100.0), seed))
+            pcm = speech(min(seconds + WARM_UP, 100.0), seed)
+            gang.ask("aligner", partial(AudioAligner.push, response_id=0, pcm=pcm))
         time.sleep(WARM_UP)
-        before = [gang.call("publisher", "deadline") for gang in gangs]
+        before = [gang.ask("publisher", lambda publisher: publisher.deadline) for gang in gangs]
         time.sleep(seconds)
-        after = [gang.call("publisher", "deadline") for gang in gangs]
+        after = [gang.ask("publisher", lambda publisher: publisher.deadline) for gang in gangs]
         tables = [gang.trace() for gang in gangs]
     finally:
         for gang in gangs:
@@ -90,7 +93,7 @@ def main() -> int:
     if not all(1 <= n <= HIGHEST for n in arguments.sessions) or not 1 <= arguments.seconds <= 3600:
         parser.error(f"--sessions are 1 to {HIGHEST}, --seconds 1 to 3600")
     profile = load_profile(arguments.profile)
-    # Resources are what is being measured here, so Ray must not run out of numbers first.
+    # The bench measures the device's resources, so Ray's own numbers must not run out first.
     profile = dataclasses.replace(profile, cpus=0.01, gpus=1.0 if profile.gpus == 1 else 0.01)
     if arguments.model:
         profile = dataclasses.replace(profile, model=arguments.model)

@@ -1,1 +1,1 @@
-"""From one process to the next: one protocol, several ways."""
+"""Channels, which carry tensors from one role to the next: one protocol, several implementations."""

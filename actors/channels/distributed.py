@@ -1,8 +1,8 @@
 """A channel between two processes through a torch.distributed communicator of its own: NCCL on GPUs, gloo on CPUs.
 
 The link carries headers and credits, the communicator only tensors. A sender calls the communicator only when the
-receiver has a free slot, and the receiver answers a header at once from a thread of its own, so no NCCL kernel ever
-waits on a GPU for a stage that is busy. NCCL gives every communicator its own stream; the host waits for nothing.
+receiver has a free slot. The receiver answers a header at once, from a thread of its own. So no NCCL kernel ever waits
+on a GPU for a stage that is busy. NCCL gives every communicator its own stream; the host never waits.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class DistributedChannel:
     Args:
         spec: what it carries.
         end: "send" or "recv"; the constructor waits for the other end.
-        path: of a socket file that does not exist, at most 100 bytes; both ends name the same. The communicator
-            meets through `path` + ".store", which the receiver leaves behind.
+        path: of a socket file that does not exist, at most 100 bytes, the same for both ends. The communicator's ends
+            meet through the file `path` + ".store", which stays.
         backend: "nccl" or "gloo". With NCCL the two ends must be on different GPUs.
         device: of the tensors.
         slots: of the ring.
@@ -81,7 +81,7 @@ class DistributedChannel:
         self._sent = 0
         self._held: _Slot | None = None
         self._aborted = threading.Event()
-        # The first transfer makes NCCL's connection, which takes a while; better now than at the first chunk.
+        # The first transfer makes NCCL's connection, which takes a while: the first chunk must not wait for it.
         first = self._slots[0].buffer
         (self._group.recv if end == "recv" else self._group.send)([first], self._peer, 0).wait()
         if end == "recv":
@@ -95,14 +95,13 @@ class DistributedChannel:
 
     def send(self, tensor: Tensor | None, header: Header) -> None:
         """See `Channel.send`."""
-        if tensor is not None:
-            self.spec.check(tensor)
+        self.spec.check(tensor)
         self._link.await_credit()
         slot = self._slots[self._sent % len(self._slots)]
         self._sent += 1
         try:
             if slot.work is not None:
-                slot.work.wait()  # our stream waits until NCCL has read the buffer
+                slot.work.wait()  # this stream waits until NCCL has read the buffer
             if tensor is not None:
                 slot.buffer.copy_(tensor)
             self._link.send_header(header)
@@ -115,7 +114,7 @@ class DistributedChannel:
             raise ChannelAborted(f"the other end has gone: {e}") from e
 
     def recv(self) -> tuple[Header, Tensor]:
-        """See `Channel.recv`. On a GPU the caller's current stream waits for the tensor, the host does not."""
+        """See `Channel.recv`. On a GPU the caller's current stream waits for the tensor; the host does not."""
         self.release()
         taken = None if self._aborted.is_set() else self._ready.get()
         if taken is None or self._aborted.is_set():
@@ -127,7 +126,7 @@ class DistributedChannel:
         return header, self._held.buffer
 
     def release(self) -> None:
-        """See `Channel.release`. On a GPU the slot is free once the work queued on the current stream is done."""
+        """See `Channel.release`. On a GPU the slot is free when the work queued on the current stream is done."""
         if self._held is None:
             return
         slot, self._held = self._held, None
@@ -171,7 +170,7 @@ class DistributedChannel:
 def _communicator(backend: Backend, store: dist.Store, rank: int, timeout: timedelta) -> Any:
     if backend == "gloo":
         return dist.ProcessGroupGloo(store, rank, 2, timeout)
-    # A dead neighbour is the gang's to deal with; left alone, PyTorch's watchdog would end this process over it.
+    # The gang deals with a dead neighbour. PyTorch's watchdog would end this process because of it.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     os.environ["NCCL_NVLS_ENABLE"] = "0"  # no NVLink multicast: see kernels.comm.group

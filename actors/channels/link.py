@@ -1,7 +1,7 @@
 """The signalling under a channel between two processes of one host: a pair of Unix sockets.
 
-A blocked read costs nothing and wakes within tens of microseconds. The kernel closes the socket of a process that
-dies, however it dies, and `shutdown` wakes both ends from any thread: that is all the abort there needs to be.
+A blocked read costs nothing and wakes within tens of microseconds. An abort needs no more than the socket: the kernel
+closes the socket of a process that dies, however it dies, and `shutdown` wakes both ends from any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CREDIT = b"\1"
 
 
 class Link:
-    """A connected socket that carries headers one way and credits the other, and file descriptors at the start.
+    """A connected socket. It carries headers one way and credits the other way; at the start also a file descriptor.
 
     Args:
         connection: a connected stream socket.
@@ -33,7 +33,7 @@ class Link:
 
     @staticmethod
     def listen(path: str, credits: int, timeout: float) -> Link:
-        """The receiver's side: wait for the sender at the socket file `path`, which is gone afterwards.
+        """The receiver's side: wait for the sender at the socket file `path`, which is removed afterwards.
 
         Raises:
             TimeoutError: nobody came.
@@ -74,7 +74,7 @@ class Link:
         socket.send_fds(self._socket, [_CREDIT], [descriptor])
 
     def receive_file(self, timeout: float) -> int:
-        """The descriptor from `send_file`, ours to close.
+        """The descriptor from `send_file`; the caller closes it.
 
         Raises:
             TimeoutError, ChannelAborted: it did not come.
@@ -94,7 +94,7 @@ class Link:
             raise ChannelAborted("the channel was aborted")
 
     def send_header(self, header: Header) -> None:
-        """Announce a filled slot, which costs a credit."""
+        """Announce a filled slot; this takes a credit."""
         self._credits -= 1
         self._write(header.pack())
 
@@ -103,7 +103,7 @@ class Link:
         return Header.unpack(self._read(HEADER_BYTES, exactly=True))
 
     def send_credit(self) -> None:
-        """Give a slot back. The other end may have closed meanwhile, which is no concern of who gives back."""
+        """Tell the sender that a slot is free. If the sender has closed its end, nothing happens."""
         with contextlib.suppress(ChannelAborted):
             self._write(_CREDIT)
 
@@ -114,7 +114,7 @@ class Link:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end; what was written before still arrives."""
+        """Close this end. What was written before still arrives."""
         self._aborted = True
         self._socket.close()
 

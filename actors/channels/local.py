@@ -37,8 +37,7 @@ class LocalChannel:
 
     def send(self, tensor: Tensor | None, header: Header) -> None:
         """See `Channel.send`."""
-        if tensor is not None:
-            self.spec.check(tensor)
+        self.spec.check(tensor)
         self.reserve()
         if tensor is not None:
             self._buffers[self._sent % len(self._buffers)].copy_(tensor)

@@ -10,7 +10,7 @@ from actors.channels.distributed import DistributedChannel
 from actors.channels.protocol import Channel, End, TensorSpec
 from actors.channels.shared_memory import SharedMemoryChannel
 
-# "local" joins two roles of one process and is made by whoever holds both (see stage).
+# "local" joins two roles of one process; the stage that holds both makes it.
 Kind = Literal["local", "shared_memory", "gloo", "nccl"]
 
 
@@ -22,7 +22,7 @@ def open_channel(
     Args:
         kind: "shared_memory", "gloo" or "nccl".
         spec, end, path, slots, timeout: see the channels' classes.
-        device: where this end's tensors live.
+        device: of this end's tensors.
 
     Raises:
         TimeoutError: the other end did not come.

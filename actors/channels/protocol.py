@@ -45,17 +45,17 @@ class TensorSpec:
         """Size of one tensor."""
         return math.prod(self.shape) * self.torch_dtype.itemsize
 
-    def check(self, tensor: Tensor) -> None:
-        """Raise ValueError if a tensor is not what the channel carries."""
-        if tuple(tensor.shape) != self.shape or tensor.dtype != self.torch_dtype:
+    def check(self, tensor: Tensor | None) -> None:
+        """Raise ValueError if a tensor is not what the channel carries; None, of a dropped chunk, is."""
+        if tensor is not None and (tuple(tensor.shape) != self.shape or tensor.dtype != self.torch_dtype):
             raise ValueError(f"expected {self.dtype} {self.shape}, got {tensor.dtype} {tuple(tensor.shape)}")
 
 
 class Channel(Protocol):
     """One end of a channel. Each end belongs to one thread, except that `abort` may be called from any.
 
-    A ring of preallocated slots is all the room there is: when the receiver holds or has not taken as many tensors as
-    there are slots, the sender waits. So nothing piles up, and a slow consumer slows its producer.
+    A channel is a ring of preallocated slots. While every slot holds a tensor that the receiver has not released, the
+    sender waits. So nothing piles up, and a slow consumer slows its producer.
     """
 
     spec: TensorSpec
@@ -64,7 +64,7 @@ class Channel(Protocol):
         """Sender: wait until a slot is free, so that the next `send` does not wait.
 
         Raises:
-            ChannelAborted: see there.
+            ChannelAborted
         """
 
     def send(self, tensor: Tensor | None, header: Header) -> None:
@@ -73,7 +73,7 @@ class Channel(Protocol):
         None sends the header of a dropped chunk; the receiver finds old values in the slot.
 
         Raises:
-            ChannelAborted: see there.
+            ChannelAborted
             ValueError: the tensor is not of the channel's shape and dtype; nothing was sent.
         """
 
@@ -81,14 +81,14 @@ class Channel(Protocol):
         """Receiver: wait for the next tensor. The view is valid until `release` or the next `recv`.
 
         Raises:
-            ChannelAborted: see there.
+            ChannelAborted
         """
 
     def release(self) -> None:
-        """Receiver: give back the slot of the last `recv`. Does nothing if it was given back already."""
+        """Receiver: free the slot of the last `recv`. A second call does nothing."""
 
     def abort(self) -> None:
-        """From any thread: wake whoever waits at either end, within 100 ms; every later call raises ChannelAborted."""
+        """From any thread: wake who waits at either end, within 100 ms. Every later call raises ChannelAborted."""
 
     def close(self) -> None:
-        """Free the buffers; the other end learns of it as of an abort, after what was sent before."""
+        """Free the buffers. The other end receives what was sent before, then it is aborted."""

@@ -1,7 +1,7 @@
 """A channel between two processes of one host, through memory that both have mapped.
 
 The memory has no name: the receiver makes it and hands it over through the link. So a killed process leaves nothing
-behind, and there is nothing to clean up.
+behind that somebody would have to clean up.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _PAGE = 4096  # slots start on pages
 
 
 class SharedMemoryChannel:
-    """One end of a channel. Tensors of any device may be sent; they are received on the CPU.
+    """One end of a channel. It sends tensors of any device and receives them on the CPU.
 
     Args:
         spec: what it carries.
         end: "send" or "recv"; the constructor waits for the other end.
-        path: of a socket file that does not exist, at most 100 bytes; both ends name the same.
+        path: of a socket file that does not exist, at most 100 bytes, the same for both ends.
         slots: of the ring.
-        pin: let CUDA copy into the memory directly (for a sender whose tensors are on a GPU).
+        pin: whether CUDA copies into the memory directly, for a sender whose tensors are on a GPU.
         timeout: seconds to wait for the other end.
 
     Raises:
@@ -49,7 +49,7 @@ class SharedMemoryChannel:
         else:
             self._link = Link.connect(path, slots, timeout)
             descriptor = self._link.receive_file(timeout)
-        # The mapping lives as long as the tensors over it do.
+        # The mapping lives as long as the tensors that use it.
         memory = torch.frombuffer(mmap.mmap(descriptor, slots * stride), dtype=torch.uint8)
         os.close(descriptor)
         self._memory = memory if pin and _pin(memory) else None
@@ -65,8 +65,7 @@ class SharedMemoryChannel:
 
     def send(self, tensor: Tensor | None, header: Header) -> None:
         """See `Channel.send`."""
-        if tensor is not None:
-            self.spec.check(tensor)
+        self.spec.check(tensor)
         self._link.await_credit()
         if tensor is not None:
             self._slots[self._count % len(self._slots)].copy_(tensor)
@@ -113,7 +112,7 @@ def _anonymous_file(size: int) -> int:
 
 
 def _pin(memory: Tensor) -> bool:
-    """Register host memory with CUDA; without it copies are slower, and that is all."""
+    """Register host memory with CUDA, which makes copies faster; whether it succeeded."""
     with contextlib.suppress(RuntimeError, AssertionError):
         return int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)) == 0
     return False

@@ -1,1 +1,1 @@
-"""One session as processes: what runs where, how a chunk passes, who watches."""
+"""One session as processes: what runs where, how a chunk passes through, and what watches it."""

@@ -1,15 +1,15 @@
-"""The policy for late chunks. Pure; the clock is whoever calls.
+"""The policy for late chunks. It reads no clock: the caller passes the time.
 
-A chunk is due one period after the one before it. If it is not there, sound and picture hold together: the last frame
-stays and no sound is consumed. The miss is counted and the clock moves on by exactly the time lost, so that the next
-chunk is due one period after the late one left. Nothing is ever skipped or hurried to catch up.
+A chunk is due one period after the chunk before it. While it is late, sound and picture hold together: the last frame
+stays and no sound is consumed. The miss is counted, and the clock moves on by exactly the time lost, so that the next
+chunk is due one period after the late one left. Nothing is skipped or hurried to catch up.
 """
 
 from __future__ import annotations
 
 from characters.chunk import CHUNK_SECONDS
 
-# A chunk this late is still on time: the receiver's jitter buffer takes it up, and the clock's grid stays.
+# Seconds late that count as on time: the receiver's jitter buffer absorbs them, and the clock's grid stays.
 GRACE = 0.01
 
 
@@ -17,13 +17,13 @@ class Deadline:
     """When chunks are due, and how many were late. All times are seconds on one monotonic clock.
 
     Args:
-        period: seconds a chunk.
+        period: seconds per chunk.
         grace: seconds late that count as on time.
 
     Attributes:
         chunks: that have left.
         misses: chunks that left late.
-        lost: seconds that the clock has moved on by, in all.
+        lost: seconds by which the clock has moved on in all.
         longest: seconds of the longest hold.
     """
 
@@ -36,22 +36,22 @@ class Deadline:
         self._origin: float | None = None  # when chunk 0 left; later ones are due on its grid, plus what was lost
 
     def due(self, now: float) -> float:
-        """When the next chunk is due; the first is due whenever it is there, at `now`."""
+        """When the next chunk is due. The first is due at once, at `now`."""
         return now if self._origin is None else self._origin + self.chunks * self.period + self.lost
 
     def leave(self, now: float) -> float:
         """The next chunk leaves at `now`.
 
         Returns:
-            Seconds that it was late and that the clock has moved on by; 0 if it was on time.
+            Seconds that it was late, by which the clock has moved on; 0 if it was on time.
 
         Raises:
-            ValueError: it leaves before it is due.
+            ValueError: the chunk leaves before it is due.
         """
         if self._origin is None:
             self._origin = now
         late = now - self.due(now)
-        if late < -1e-6:  # a rounding of the clock is no hurry
+        if late < -1e-6:  # 1 us for the rounding of the clock
             raise ValueError(f"the chunk leaves {-late:.6f} s before it is due")
         self.chunks += 1
         if late <= self.grace:

@@ -1,4 +1,4 @@
-"""All processes of one session: placed, started, watched, and rebuilt when one of them dies. Knows Ray."""
+"""All processes of one session: places, starts and watches them, and rebuilds them when one dies. Knows Ray."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import ray
 from ray.actor import ActorHandle
@@ -26,9 +26,10 @@ from characters.errors import UserError
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 State = Literal["starting", "running", "rebuilding", "failed", "stopped"]
 
-# A 57B model is read or made within minutes.
+# Loading a 57B model takes minutes.
 _LOAD_TIMEOUT = 900.0
 _STEP_TIMEOUT = 30.0
 # The parts of a large model meet, fill their caches and capture their graphs.
@@ -37,7 +38,7 @@ _ABORT_TIMEOUT = 5.0
 
 
 class GangFailed(Exception):
-    """A session that cannot go on: its processes kept dying, or could not be started."""
+    """The session cannot go on: its processes kept dying, or could not be started."""
 
 
 class Gang:
@@ -46,14 +47,15 @@ class Gang:
     Args:
         topology: what to start.
         factory: see `Stage`.
-        group: a placement group whose bundles from `first_bundle` on are the topology's; made and removed here if None.
-        first_bundle: in a Serve replica's own group, 1: bundle 0 is the replica.
+        group: a placement group whose bundles from `first_bundle` on are the topology's. If None, the gang makes one
+            and removes it at the end.
+        first_bundle: 1 in a Serve replica's group, whose bundle 0 is the replica's.
         on_state: called with each new state and a reason, from the gang's thread.
-        health_period: seconds between looks at the stages.
-        health_timeout: a stage that does not answer for so many seconds is taken for dead and killed.
-        stall_timeout: if no chunk has gone anywhere for so many seconds, though every stage answers, all are connected
-            anew; a character is never idle.
-        max_rebuilds: within `rebuild_window` seconds; one more and the session has failed.
+        health_period: seconds between two health checks.
+        health_timeout: seconds without an answer after which a stage counts as dead and is killed.
+        stall_timeout: seconds without a chunk in any stage after which all stages are connected anew, though each
+            answers: even a silent character makes chunks.
+        max_rebuilds: that are allowed within `rebuild_window` seconds; one more, and the session has failed.
     """
 
     def __init__(
@@ -77,25 +79,25 @@ class Gang:
         self._group, self._own_group, self._first_bundle = group, group is None, first_bundle
         self._health_period, self._health_timeout = health_period, health_timeout
         self._stall_timeout = stall_timeout
-        self._moved, self._moved_at = 0, 0.0  # steps that all roles have made, and when that was new
+        self._moved, self._moved_at = 0, 0.0  # chunks that all roles have handled, and when that number last grew
         self._max_rebuilds, self._rebuild_window = max_rebuilds, rebuild_window
         self._epoch = 0
         self._stages: dict[str, ActorHandle] = {}
-        self._names: dict[str, str] = {}  # of the actors, by stage
+        self._names: dict[str, str] = {}  # stage -> name of its actor
         self._forget()
         self._stopping = threading.Event()
         self._over = False  # `stop` was called
         self._supervisor: threading.Thread | None = None
 
     def prepare(self, timeout: float = 60.0) -> None:
-        """Place and load, so that a session can start at once; `start` does it if it was not done before.
+        """Place the processes and load their roles, so that a session can start at once. `start` does it otherwise.
 
         Args:
             timeout: seconds to wait for resources.
 
         Raises:
-            UserError: no room for the bundles, or the model cannot be loaded.
-            GangFailed: a process died while loading.
+            UserError: no host has room for the bundles, or the model cannot be loaded.
+            GangFailed: a process died while it loaded.
         """
         with self._failures_end_it():
             if self._group is None:
@@ -105,23 +107,23 @@ class Gang:
             self._load_stages([stage.name for stage in self.topology.stages])
 
     def check(self, timeout: float = 5.0) -> None:
-        """Ask every process whether it is there.
+        """Ask every process for a sign of life.
 
         Raises:
-            RayError: one is not, or does not answer.
+            RayError: a process has died, or does not answer.
         """
         _all([stage.pid.remote() for stage in list(self._stages.values())], timeout)
 
     def start(self, session: SessionSpec, timeout: float = 60.0) -> None:
-        """Place, load, connect and run; then watch from a thread until `stop`.
+        """Place, load, connect and run the stages; then a thread watches them until `stop`.
 
         Args:
             session: what to show, and where.
             timeout: seconds to wait for resources.
 
         Raises:
-            UserError: no room for the bundles, or what a role says of the session.
-            GangFailed: a process died while starting.
+            UserError: no host has room for the bundles, or a role refuses the session.
+            GangFailed: a process died while it started.
         """
         if not self._stages:
             self.prepare(timeout)
@@ -145,7 +147,7 @@ class Gang:
             raise GangFailed(self.reason) from e
 
     def stop(self) -> None:
-        """End the session and everything that was started for it."""
+        """End the session and all its processes."""
         self._over = True
         self._stopping.set()
         if self._supervisor is not None:
@@ -154,15 +156,15 @@ class Gang:
             self._end("stopped", "stopped")
 
     def renew(self, topology: Topology) -> None:
-        """Be ready for another session, and end the one that runs.
+        """End the session that runs, and get ready for another.
 
-        The room's process, which knew its user, is replaced; the others keep their weights and are told to forget.
+        The room's process, which knew its user, is replaced. The others keep their weights and forget the session.
 
         Args:
-            topology: the same but for what its room's process reads, such as the voice.
+            topology: of the next session; it may differ only in what the room's process reads, such as the voice.
 
         Raises:
-            GangFailed: processes could not be stopped or loaded; all of them have been let go of.
+            GangFailed: processes could not be stopped or loaded; all of them have been ended.
             UserError: the model cannot be loaded.
         """
         self._stopping.set()
@@ -199,36 +201,52 @@ class Gang:
         self._rebuilds: deque[float] = deque()
 
     def cancel(self, response_id: int) -> None:
-        """Response `response_id` and older ones are over: every stage drops them at its next chunk."""
+        """Response `response_id` and older ones are over: every stage drops their chunks from its next one on."""
         self._cancelled = max(self._cancelled, response_id)
         for stage in list(self._stages.values()):
             stage.cancel.remote(response_id)
 
-    def call(self, role: str, method: str, *args: Any, timeout: float = 10.0) -> Any:
-        """Call a method of a role, wherever it is (see `Stage.call`).
+    def alone(self, timeout: float = 5.0) -> float:
+        """Seconds since the last user left the room; 0 while one is there.
 
         Raises:
-            RayError: the stage is not there (it may be again in a moment), or the method raised.
+            RayError: the room's process is not there (a new one may be in a moment), or does not answer.
+            KeyError: the session has ended.
         """
-        return ray.get(self.handle(role).call.remote(role, method, *args), timeout=timeout)
+        answer: Any = self.handle("publisher").alone.remote()
+        return float(ray.get(answer, timeout=timeout))
+
+    def ask(self, role: str, question: Callable[[Any], T]) -> T:
+        """What `question` returns for a role, in the role's own process; for tests and benches.
+
+        Args:
+            role: its name.
+            question: takes the role; it and its answer travel by pickle. It runs beside the role's loop.
+
+        Raises:
+            RayError: the role's process is not there (a new one may be in a moment), or the question raised.
+        """
+        answer: Any = self.handle(role).ask.remote(role, question)
+        found: T = ray.get(answer, timeout=10.0)
+        return found
 
     def handle(self, role: str) -> ActorHandle:
-        """The actor that a role lives in now; after a rebuild it may be another one."""
+        """The actor that runs a role now; after a rebuild it may be another one."""
         return self._stages[self.topology.stage_of(role).name]
 
     def name(self, role: str) -> str:
-        """Of the actor that a role lives in now, for `ray.get_actor` in the same namespace."""
+        """Name of the actor that runs a role now, for `ray.get_actor` in the same namespace."""
         return self._names[self.topology.stage_of(role).name]
 
     def trace(self) -> Trace:
-        """The chunks that have been published, stamped; since the room's process was started."""
+        """The chunks and turns since the room's process was started."""
         answer: Any = self.handle("publisher").trace.remote()
         return ray.get(answer, timeout=10.0)
 
     def _load_stages(self, names: list[str]) -> None:
         """Start processes and load their roles."""
         assert self._group is not None
-        actor_class: Any = Stage  # what ray.remote makes of a class has no type
+        actor_class: Any = Stage  # ray.remote returns a class without types
         started: list[ActorHandle] = []
         for i, stage in enumerate(self.topology.stages):
             if stage.name in names:
@@ -245,7 +263,7 @@ class Gang:
         _all([actor.load.remote() for actor in started], _LOAD_TIMEOUT, self._stopping)
 
     def _reset_stages(self, names: list[str]) -> None:
-        """Put loaded stages where the session was last seen."""
+        """Start the session in loaded stages, from the newest snapshots that the gang has."""
         assert self._session is not None
         started = [self._stages[name] for name in names]
         session = ray.put(self._session)
@@ -256,7 +274,7 @@ class Gang:
         """Open all channels and run."""
         self._epoch += 1
         stages = self._stages
-        # A role may have cancelled a response by itself (see LoopRole.broadcast).
+        # A role may have cancelled a response by itself (see StageContext.cancel).
         self._cancelled = max(
             [self._cancelled, *(state.get("cancelled", NONE_CANCELLED) for state in self._states.values())]
         )
@@ -280,7 +298,7 @@ class Gang:
                 return
 
     def _look_after(self) -> None:
-        """Ask every stage for its state, kill those that do not answer, and see that chunks come along."""
+        """Ask every stage for its snapshots, kill stages that do not answer, and check that chunks move."""
         asked = {stage.state.remote(): name for name, stage in self._stages.items()}
         counted = [stage.counts.remote() for stage in self._stages.values()]
         done, hung = ray.wait(list(asked), num_returns=len(asked), timeout=self._health_timeout)
@@ -307,7 +325,7 @@ class Gang:
                 stage.abort.remote()
 
     def _rebuild(self, first: str) -> bool:
-        """Replace what has died and connect everything anew, until it runs or there have been too many attempts."""
+        """Replace the dead stages and connect all anew, until they run or there have been too many attempts."""
         reason = f"stage {first} ended"
         while not self._stopping.is_set():
             now = time.monotonic()
@@ -339,8 +357,8 @@ class Gang:
         """Abort every channel and wait until every stage has stopped.
 
         Returns:
-            The stages that have to be replaced (a role of theirs raised, they died, or they were killed here because
-            they would not stop), and why the first of them ended.
+            The stages that must be replaced, because a role in them raised, they died, or they did not stop and were
+            killed here; and why the first of them ended.
         """
         aborts = [stage.abort.remote() for stage in self._stages.values()]
         ray.wait(aborts, num_returns=len(aborts), timeout=_ABORT_TIMEOUT)
@@ -363,9 +381,9 @@ class Gang:
         return dead, why
 
     def _end(self, state: State, reason: str) -> None:
-        """Let go of everything."""
+        """End every process and release the placement group."""
         stages = list(self._stages.values())
-        with contextlib.suppress(RayError):  # whatever is wrong, this is the end of it
+        with contextlib.suppress(RayError):  # a stage that fails here is killed below all the same
             _all([stage.abort.remote() for stage in stages], _ABORT_TIMEOUT)
         with contextlib.suppress(RayError):  # roles are closed once their loops have ended
             _all(list(self._runs), _ABORT_TIMEOUT)
@@ -387,12 +405,12 @@ class Gang:
 
 
 def _all(answers: list[Any], timeout: float, stopping: threading.Event | None = None) -> None:
-    """Wait for all answers, then raise the first error among them: one that nobody reads, Ray would print.
+    """Wait for all answers, then raise the first error among them. All errors are read: Ray prints unread ones.
 
     Args:
         answers: futures.
         timeout: seconds for all of them together.
-        stopping: ends the wait early, as if it had taken too long.
+        stopping: when it is set, the wait ends as at the timeout.
 
     Raises:
         RayError: a call failed or took too long.
@@ -416,6 +434,6 @@ def _all(answers: list[Any], timeout: float, stopping: threading.Event | None = 
 
 
 def _reason(error: Exception) -> str:
-    """The last line of an error, which says what happened."""
+    """The last line of an error's text, which says what happened."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__

@@ -1,21 +1,21 @@
-"""What travels beside every tensor: whose it is, and when it passed each place."""
+"""What travels beside every tensor: which chunk it belongs to, and when each step of the pipeline worked on it."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
 
-# Places along a pipeline that stamp a chunk; each leaves two times, when its work on the chunk began and ended.
-MAX_PLACES = 12
+# Spans that a header has room for. A span is one step's work on one chunk: the times when it began and ended.
+MAX_SPANS = 12
 
-# The response of silence: nobody's reply, so that no barge-in can cancel it.
+# The response id of silence, which belongs to no reply, so that no barge-in can cancel it.
 IDLE = -1
-# The response of a chunk that was dropped on its way: its header still travels, so that no place waits for it.
+# The response id of a chunk that was dropped. Its header still travels, so that no role waits for it.
 DROPPED = -2
-# As "the newest cancelled response": none has been cancelled yet.
+# Stands for the newest cancelled response while none has been cancelled.
 NONE_CANCELLED = -1
 
-_FORMAT = struct.Struct(f"<qq{2 * MAX_PLACES}d")
+_FORMAT = struct.Struct(f"<qq{2 * MAX_SPANS}d")
 HEADER_BYTES = _FORMAT.size
 
 
@@ -26,18 +26,18 @@ class Header:
     Attributes:
         index: position on the session's clock.
         response_id: of the reply whose sound the chunk carries; IDLE if nobody speaks, DROPPED if it was dropped.
-        stamps: 2 * MAX_PLACES times in seconds of `time.monotonic` (one clock for all processes of a host): place p
-            leaves [2p] when it began and [2p + 1] when it ended. 0 = not passed.
+        stamps: 2 * MAX_SPANS times in seconds of `time.monotonic` (one clock for all processes of a host): [2s] is when
+            span s began, [2s + 1] when it ended. 0 = that has not happened.
     """
 
     index: int
     response_id: int
-    stamps: tuple[float, ...] = (0.0,) * (2 * MAX_PLACES)
+    stamps: tuple[float, ...] = (0.0,) * (2 * MAX_SPANS)
 
-    def stamped(self, place: int, began: float, ended: float) -> Header:
-        """A copy with the two times of one place filled in."""
+    def stamped(self, span: int, began: float, ended: float) -> Header:
+        """A copy with the two times of span number `span` filled in."""
         stamps = list(self.stamps)
-        stamps[2 * place], stamps[2 * place + 1] = began, ended
+        stamps[2 * span], stamps[2 * span + 1] = began, ended
         return replace(self, stamps=tuple(stamps))
 
     def joined(self, other: Header) -> Header:
@@ -45,11 +45,11 @@ class Header:
         return replace(self, stamps=tuple(map(max, self.stamps, other.stamps)))
 
     def cancelled_by(self, cancelled: int) -> bool:
-        """Whether the chunk is of response `cancelled` or an older one, or was dropped already."""
+        """Whether the chunk belongs to response `cancelled` or an older one, or was dropped already."""
         return self.response_id == DROPPED or (self.response_id != IDLE and self.response_id <= cancelled)
 
     def dropped(self) -> Header:
-        """A copy of response DROPPED."""
+        """A copy with the response id DROPPED."""
         return replace(self, response_id=DROPPED)
 
     def pack(self) -> bytes:

@@ -10,31 +10,28 @@ from typing import Any
 from torch import Tensor
 
 from actors.channels.protocol import Channel
+from actors.pipeline.context import StageContext
 from actors.pipeline.header import DROPPED, NONE_CANCELLED, Header
-from actors.pipeline.trace import Turn
 
 Outputs = Mapping[str, Tensor]
 
 
 class LoopRole:
-    """What a role shows to its loop and to the gang; a role overrides what concerns it.
+    """What a loop and a stage ask of a role. A role overrides the methods that concern it.
 
     Attributes:
-        broadcast: cancels a response in every role of the session, this one's included; from any thread. Set by the
-            process that the role runs in.
-        record: enters a finished turn in the session's trace; from any thread. Set likewise.
-        drops: whether its loop may drop a chunk of a cancelled response_id. Not where several processes hold one state:
-            they hear of it at different times, and one that worked on a chunk would wait for one that did not.
-        shown: enters there when a user saw a frame (see `Trace.add_shown`); from any thread. Set likewise.
+        drops: whether the loop may drop a chunk of a cancelled response. It may not where several processes hold one
+            state: they hear of the cancellation at different times, and a process that worked on the chunk would wait
+            for one that did not.
     """
 
     drops: bool = True
-    broadcast: Callable[[int], None] = staticmethod(lambda response_id: None)
-    record: Callable[[Turn], None] = staticmethod(lambda turn: None)
-    shown: Callable[[int, float], float | None] = staticmethod(lambda frame, at: None)
+
+    def attach(self, context: StageContext) -> None:
+        """Called once, before the first session, with what the role's process offers."""
 
     def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, Outputs]:
-        """Work on one chunk. If it raises, nothing has advanced.
+        """Work on one chunk. If it raises, the role's state has not advanced.
 
         Args:
             header: of the inputs; None for a role without inputs, which makes the header.
@@ -52,32 +49,40 @@ class LoopRole:
         """Start a session."""
 
     def resume(self) -> None:
-        """The channels are new; what was in them is lost."""
+        """New channels will replace the old ones, and the chunks in those are lost."""
 
     def connect(self, path: str) -> None:
-        """Meet the other processes that share this role's state, before every `run`; all roles are called at once.
+        """Meet the other processes that share this role's state, before every `run`. All roles are called at once.
 
         Args:
-            path: of a file that does not exist yet, the same for all roles and different at every call.
+            path: of a file that does not exist yet; the same for all roles, another one at every call.
         """
 
     def abort(self) -> None:
-        """From any thread: `step` must not go on waiting for another process; it raises ChannelAborted if it was."""
+        """From any thread: a `step` that waits for another process stops waiting and raises ChannelAborted."""
 
     def snapshot(self) -> dict[str, Any]:
-        """What `restore` needs to go on from here in another process. Cheap; called between steps."""
+        """What `restore` needs to go on from here in another process. Called between steps, so it must be cheap."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """After `reset`: go on where a `snapshot` was taken."""
+        """After `reset`: go on from a `snapshot`."""
+
+    def misses(self) -> int:
+        """Chunks of this session that left late; 0 for a role that does not pace chunks. From any thread."""
+        return 0
+
+    def alone(self) -> float:
+        """Seconds since the last user left; 0 while one is there or if the role meets no users. From any thread."""
+        return 0.0
 
     def close(self) -> None:
-        """Let go of what the role holds."""
+        """Release what the role holds."""
 
 
 @dataclass
 class Counts:
-    """What a loop has done: chunks worked on, and chunks dropped because their response_id was cancelled."""
+    """What a loop has done: chunks worked on, and chunks dropped because their response was cancelled."""
 
     chunks: int = 0
     dropped: int = 0
@@ -88,7 +93,7 @@ class Loop:
 
     Args:
         role: what works.
-        place: which stamps are its own.
+        span: number of the role's span in a header.
         inputs, outputs: port and channel. A port may stand several times among the outputs.
         finished: called with the stamped header after each chunk.
         clock: seconds.
@@ -97,7 +102,7 @@ class Loop:
     def __init__(
         self,
         role: LoopRole,
-        place: int,
+        span: int,
         inputs: Sequence[tuple[str, Channel]],
         outputs: Sequence[tuple[str, Channel]],
         *,
@@ -106,12 +111,12 @@ class Loop:
     ) -> None:
         self.counts = Counts()
         self.cancelled = NONE_CANCELLED
-        self._role, self._place = role, place
+        self._role, self._span = role, span
         self._inputs, self._outputs = inputs, outputs
         self._finished, self._clock = finished, clock
 
     def cancel(self, response_id: int) -> None:
-        """From any thread: from the next chunk on, drop `response_id` and older ones."""
+        """From any thread: from the next chunk on, drop chunks of response `response_id` and older ones."""
         self.cancelled = max(self.cancelled, response_id)
         self._role.cancel(response_id)
 
@@ -119,7 +124,7 @@ class Loop:
         """Work until a channel is aborted or the role fails.
 
         Raises:
-            ChannelAborted: the end that is wanted.
+            ChannelAborted: the expected end.
             Exception: whatever the role raised; the chunk that it failed on was not sent.
         """
         while True:
@@ -130,7 +135,7 @@ class Loop:
         if self._inputs:
             header, tensors = self._gather()
         else:
-            # A source must not decide what a chunk is before there is room for it.
+            # A source must not decide what a chunk holds before there is room for the chunk.
             for _, channel in self._outputs:
                 channel.reserve()
             header, tensors = None, {}
@@ -142,7 +147,7 @@ class Loop:
             self.counts.dropped += 1
         else:
             header, outputs = self._role.step(header, tensors)
-            header = header.stamped(self._place, began, self._clock())
+            header = header.stamped(self._span, began, self._clock())
             for port, channel in self._outputs:
                 channel.send(outputs[port], header)
             self.counts.chunks += 1

@@ -1,4 +1,4 @@
-"""What a session is, as the roles need to know it."""
+"""A session, as the roles know it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RoomAddress:
     Attributes:
         kind: "stub" (keeps figures, sends nothing) or "livekit".
         url, token: of the LiveKit server and the character's own access to the room.
-        bitrate: of the video, bits a second.
+        bitrate: of the video, in bits per second.
     """
 
     kind: str = "stub"
@@ -30,11 +30,11 @@ class SessionSpec:
     """One user's time with one character.
 
     Attributes:
-        portrait: uint8 [H, W, 3], RGB, of the model's frame size; read-only once it has travelled.
+        portrait: uint8 [H, W, 3], RGB, of the model's frame size; read-only in the stages.
         seed: of noise and idle motion.
         room: where it publishes.
         character: who speaks; None for pictures and pushed sound without a conversation.
-        id: of the application's session; "" outside of one.
+        id: of the session in the serving application; "" outside of it.
     """
 
     portrait: np.ndarray

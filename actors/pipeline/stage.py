@@ -1,4 +1,4 @@
-"""One process of a session: a Ray actor around plain-class roles. With `gang`, all that knows Ray."""
+"""One process of a session: a Ray actor around plain-class roles. Only this file and `gang` know Ray."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 import torch
@@ -21,6 +21,7 @@ from ray.util.metrics import Counter, Histogram
 from actors.channels.local import LocalChannel
 from actors.channels.opening import open_channel
 from actors.channels.protocol import Channel, ChannelAborted, End
+from actors.pipeline.context import StageContext
 from actors.pipeline.header import Header
 from actors.pipeline.loop import Loop, LoopRole
 from actors.pipeline.session import SessionSpec
@@ -33,6 +34,7 @@ _SNAPSHOT_EVERY = 6
 _OPEN_TIMEOUT = 20.0
 _BUCKETS = [0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.13, round(CHUNK_SECONDS, 4), 0.2, 0.25, 0.35, 0.5, 1.0, 3.0]
 
+T = TypeVar("T")
 Factory = Callable[[Topology, Any], dict[str, LoopRole]]
 
 
@@ -44,8 +46,8 @@ class StageFailed(Exception):
 class Stage:
     """The actor.
 
-    `load`, `reset`, `restore`, `resume`, `introduce`, `open` and `run` come one after another, from the gang; the
-    others answer at any time, also while `run` runs.
+    The gang calls `load`, `reset`, `restore`, `resume`, `introduce`, `open` and `run` one after another. The other
+    methods answer at any time, also while `run` runs.
 
     Args:
         topology: of the session.
@@ -62,26 +64,22 @@ class Stage:
         self._peers: list[ActorHandle] = []
         self._states: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        self._trace = Trace(topology.places)
+        self._trace = Trace(topology.spans)
         self._missed = 0
         plan = topology.profile.plan
         tags = {"plan": f"{plan.pipeline}x{plan.sequence}+{plan.decoder}", "model": Path(topology.profile.model).stem}
-        self._seconds = Histogram(
-            "characters_stage_seconds", "Seconds of work on one chunk", _BUCKETS, ("stage", *tags)
-        ).set_default_tags(tags)
-        self._latency = Histogram(
-            "characters_chunk_latency_seconds", "Seconds from aligner to publisher", _BUCKETS, tuple(tags)
-        ).set_default_tags(tags)
-        self._turns = Histogram(
-            "characters_turn_seconds", "Seconds of one step of a turn", _BUCKETS, ("stage", *tags)
-        ).set_default_tags(tags)
-        self._shown = Histogram(
-            "characters_shown_seconds", "Seconds from publisher to a user's eye", _BUCKETS, tuple(tags)
-        ).set_default_tags(tags)
+
+        def seconds(name: str, of: str, *keys: str) -> Histogram:
+            return Histogram(name, f"Seconds {of}", _BUCKETS, (*keys, *tags)).set_default_tags(tags)
+
+        self._seconds = seconds("characters_stage_seconds", "of work on one chunk", "stage")
+        self._latency = seconds("characters_chunk_latency_seconds", "from aligner to publisher")
+        self._turns = seconds("characters_turn_seconds", "of one step of a turn", "stage")
+        self._renders = seconds("characters_publish_to_render_seconds", "from publisher to a user's eye")
         self._misses = Counter("characters_late_chunks", "Chunks that left late", tuple(tags)).set_default_tags(tags)
 
     def load(self) -> None:
-        """Build the roles; for a large model this takes minutes.
+        """Build the roles. This takes minutes for a large model.
 
         Raises:
             UserError: see the factory.
@@ -90,8 +88,9 @@ class Stage:
         module, function = self._factory.split(":")
         factory: Factory = getattr(importlib.import_module(module), function)
         self._roles = factory(self._topology, self._stage)
+        context = StageContext(self._cancel_everywhere, self._record_turn, self._record_render)
         for role in self._roles.values():
-            role.broadcast, role.record, role.shown = self._broadcast, self._record_turn, self._record_shown
+            role.attach(context)
 
     def reset(self, session: SessionSpec) -> None:
         """Start a session.
@@ -103,7 +102,7 @@ class Stage:
             role.reset(session)
 
     def restore(self, states: dict[str, dict[str, Any]], cancelled: int) -> None:
-        """After `reset`: go on where the process before this one was last seen (see `state`)."""
+        """After `reset`: go on from the newest snapshots of the process before this one (see `state`)."""
         for name, role in self._roles.items():
             if states.get(name):
                 role.restore(states[name])
@@ -111,24 +110,24 @@ class Stage:
         self._states = {name: states[name] for name in self._roles if name in states}
 
     def resume(self) -> None:
-        """The channels will be new; what was in the old ones is lost."""
+        """See `LoopRole.resume`."""
         for role in self._roles.values():
             role.resume()
 
     def introduce(self, peers: list[ActorHandle]) -> None:
-        """Make the session's other stages known: whom a broadcast reaches."""
+        """Make the session's other stages known: a role may cancel a response in all of them."""
         self._peers = peers
 
     def open(self, directory: str, epoch: int, cancelled: int) -> None:
-        """Open this stage's ends of all its edges, while the other stages open theirs; then connect its roles likewise.
+        """Open this stage's ends of all its edges, then connect its roles; the other stages do the same meanwhile.
 
         Args:
             directory: name of a folder for sockets below this host's temporary folder, the same for all stages.
-            epoch: differs at every opening.
+            epoch: another number at every opening.
             cancelled: newest cancelled response.
 
         Raises:
-            TimeoutError, RuntimeError: another stage did not.
+            TimeoutError, RuntimeError: another stage did not open its end.
         """
         folder = Path(tempfile.gettempdir()) / directory
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -143,10 +142,10 @@ class Stage:
         for role in self._stage.roles:
             loop = Loop(
                 self._roles[role.name],
-                role.place,
+                role.span,
                 [(edge.port, ends[edge.name, role.name]) for edge in self._topology.inputs(role.name)],
                 [(edge.port, ends[edge.name, role.name]) for edge in self._topology.outputs(role.name)],
-                finished=self._recorder(role.name, role.place),
+                finished=self._recorder(role.name, role.span),
             )
             loop.cancelled = cancelled
             self._loops[role.name] = loop
@@ -174,7 +173,7 @@ class Stage:
 
     @ray.method(concurrency_group="control")
     def abort(self) -> None:
-        """Abort all channels: `run` ends with the chunk it is in, and so does every neighbour's."""
+        """Abort all channels: `run` ends with the chunk that it works on, in this stage and in its neighbours."""
         with self._lock:
             channels = list(self._channels)
         for channel in channels:
@@ -187,8 +186,8 @@ class Stage:
         """Response `response_id` and older ones are over, for every role here."""
         self._cancel(response_id)
 
-    def _broadcast(self, response_id: int) -> None:
-        self._cancel(response_id)  # first here: in the room's stage this is what silences the character
+    def _cancel_everywhere(self, response_id: int) -> None:
+        self._cancel(response_id)  # here first: in the room's stage this silences the character
         for peer in self._peers:
             peer.cancel.remote(response_id)
 
@@ -200,10 +199,10 @@ class Stage:
         if len(stamps) > 1:
             self._turns.observe(stamps[-1][1] - stamps[0][1], {"stage": "turn"})
 
-    def _record_shown(self, frame: int, at: float) -> float | None:
-        seconds = self._trace.add_shown(frame, at)
+    def _record_render(self, frame: int, at: float) -> float | None:
+        seconds = self._trace.add_render(frame, at)
         if seconds is not None:
-            self._shown.observe(max(0.0, seconds))
+            self._renders.observe(max(0.0, seconds))
         return seconds
 
     def _cancel(self, response_id: int) -> None:
@@ -216,23 +215,27 @@ class Stage:
 
     @ray.method(concurrency_group="control")
     def state(self) -> dict[str, dict[str, Any]]:
-        """The newest snapshot of each role; that it comes at all says that the process is well."""
+        """The newest snapshot of each role. The answer also shows that the process lives."""
         return dict(self._states)
 
     @ray.method(concurrency_group="control")
     def pid(self) -> int:
-        """Of the actor's process, for logs and tests."""
+        """Process id of the actor, for logs and tests."""
         return os.getpid()
 
     @ray.method(concurrency_group="control")
-    def call(self, role: str, method: str, *args: Any) -> Any:
-        """Call a method of a role that may be called from any thread, or read its attribute `method`."""
-        found = getattr(self._roles[role], method)
-        return found(*args) if callable(found) else found
+    def alone(self) -> float:
+        """Seconds since the last user left the room; 0 while one is there, or if the room is another stage's."""
+        return max(role.alone() for role in self._roles.values())
+
+    @ray.method(concurrency_group="control")
+    def ask(self, role: str, question: Callable[[Any], T]) -> T:
+        """What `question` returns for the role of this name; for tests and benches, from any thread."""
+        return question(self._roles[role])
 
     @ray.method(concurrency_group="control")
     def trace(self) -> Trace:
-        """Headers of the chunks that reached the end of their way here (the room's stage), with all stamps."""
+        """The session's trace. Only the room's stage, where chunks end, has one that is not empty."""
         return self._trace
 
     @ray.method(concurrency_group="control")
@@ -242,7 +245,7 @@ class Stage:
 
     @ray.method(concurrency_group="control")
     def close(self, directory: str) -> None:
-        """End the session: roles let go of what they hold."""
+        """End the session: roles release what they hold."""
         for role in self._roles.values():
             role.close()
         shutil.rmtree(Path(tempfile.gettempdir()) / directory, ignore_errors=True)
@@ -279,25 +282,24 @@ class Stage:
         except Exception:
             failures.append(traceback.format_exc())
         finally:
-            # One role's end is the end of all: neighbours in other processes learn it from their channels.
+            # When one role ends, all end: neighbours in other processes learn it from their channels.
             for channel in self._channels:
                 channel.abort()
 
-    def _recorder(self, name: str, place: int) -> Callable[[Header], None]:
-        role, last = self._roles[name], place == len(self._topology.places) - 1
-        tags = {"stage": self._topology.places[place]}
+    def _recorder(self, name: str, span: int) -> Callable[[Header], None]:
+        role, last = self._roles[name], span == len(self._topology.spans) - 1
+        tags = {"stage": self._topology.spans[span]}
         since = 0
 
         def record(header: Header) -> None:
             nonlocal since
-            self._seconds.observe(header.stamps[2 * place + 1] - header.stamps[2 * place], tags)
+            self._seconds.observe(header.stamps[2 * span + 1] - header.stamps[2 * span], tags)
             if last:
                 self._trace.add(header)
-                self._latency.observe(header.stamps[2 * place] - header.stamps[0])
-                deadline = getattr(role, "deadline", None)
-                if deadline is not None and deadline.misses > self._missed:
-                    self._misses.inc(deadline.misses - self._missed)
-                    self._missed = deadline.misses
+                self._latency.observe(header.stamps[2 * span] - header.stamps[0])
+                if (missed := role.misses()) > self._missed:
+                    self._misses.inc(missed - self._missed)
+                    self._missed = missed
             since += 1
             if since >= _SNAPSHOT_EVERY or name not in self._states:
                 since = 0

@@ -1,13 +1,13 @@
-"""From a deploy profile to processes, bundles and edges. Pure: no Ray, no GPU, nothing is started.
+"""From a deploy profile to processes, bundles and edges. Reads configuration only: no Ray, no GPU, nothing is started.
 
-The way of a chunk, for any plan:
+The path of a chunk, for any plan:
 
     aligner --heard---> dit.0 [--hidden--> dit.1 ...] --latent--> decoder --frames--> publisher
        `---------------------------------pcm---------------------------------------------^
 
-A decoder over several GPUs is as many roles: each is sent the latent, and the first, "decoder", sends the frames.
-Aligner and publisher share a process, the room's: the sound of a chunk never leaves it, and its voice bridge reaches
-both without a hop. The ring of the pcm edge is what bounds the chunks in flight from one end to the other.
+A decoder over several GPUs is several roles: each receives the latent, and the first, "decoder", sends the frames.
+Aligner and publisher share the room's process: the sound of a chunk never leaves it, and its voice bridge reaches both
+without a hop. The ring of the pcm edge bounds the chunks in flight between aligner and publisher.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from omegaconf import MISSING
 
 from actors.channels.opening import Kind
 from actors.channels.protocol import SLOTS, TensorSpec
-from actors.pipeline.header import MAX_PLACES
+from actors.pipeline.header import MAX_SPANS
 from actors.voice.config import VoiceConfig
 from characters.chunk import FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
 from characters.config import load_yaml
@@ -39,12 +39,12 @@ PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
 
 @dataclass
 class Scaling:
-    """How many sessions at a time.
+    """How many sessions run at a time.
 
     Attributes:
-        sessions: that the machines hold, where somebody has measured it; 0 = as many as the planner finds.
-        most: pipelines at most, if their number follows the demand; 0 = it is set from outside.
-        spares: pipelines kept ready for who comes next, if their number follows the demand.
+        sessions: measured number that the machines hold; 0 = as many as the planner finds.
+        most: upper limit of pipelines, if their number follows the demand; 0 = their number is set from outside.
+        spares: idle pipelines kept ready for the next users, if their number follows the demand.
     """
 
     sessions: int = 0
@@ -58,23 +58,23 @@ class Scaling:
 
 @dataclass
 class Profile:
-    """conf/deploy/NAME.yaml: what one session runs on.
+    """conf/deploy/NAME.yaml: the model that a session runs, and its hardware.
 
     Attributes:
         model: name of a model config, or a path to one.
         plan: see `ParallelPlan`.
         context: chunks that a chunk attends to; 0 = as the model's config says.
         device: "cpu" or "cuda".
-        dtype: of latents on their way, "bfloat16" or "float32".
+        dtype: of latents in channels, "bfloat16" or "float32".
         precision: of the DiT's matrix products and KV cache, "bf16" (the model's own dtype) or "fp8".
-        gpus: GPUs of each GPU process; below 1 several processes share one, and talk through the host's memory.
+        gpus: GPUs of each GPU process; below 1 several processes share one, and exchange data through host memory.
         cpus: CPUs that Ray reserves for each process.
         threads: PyTorch's threads in each process of the model.
-        flight: chunks between aligner and publisher. More hides more jitter, at 167 ms of latency each; 0 = one more
-            than the model has stages in a row.
-        exact_timings: wait for the GPU at the end of each stage, so that its stamps are true.
+        flight: chunks between aligner and publisher. More chunks hide more jitter, at 167 ms of latency each; 0 = one
+            more than the model has stages in a row.
+        exact_timings: whether each stage waits for the GPU at its end, so that its stamps are exact.
         voice: how the character hears, thinks and speaks.
-        scaling: how many such sessions there may be.
+        scaling: how many sessions run at a time.
     """
 
     model: str = MISSING
@@ -111,14 +111,15 @@ class Role:
     Attributes:
         name: unique, e.g. "dit.0.1" (layer group 0, rank 1 in it).
         kind: "aligner", "dit", "decoder" or "publisher".
-        place: which of a header's stamps are its own; places count along the way of a chunk.
+        span: number of its span in a chunk's header; spans count along the path of a chunk. Roles that work in
+            parallel share one.
         shard: part of the DiT; None for other roles.
         band: of the picture, from the top, that a decoder has; 0 for other roles.
     """
 
     name: str
     kind: str
-    place: int
+    span: int
     shard: Shard | None = None
     band: int = 0
 
@@ -129,7 +130,7 @@ class StageSpec:
 
     Attributes:
         name: unique.
-        roles: what runs in it, each in a thread of its own.
+        roles: that run in it, each in a thread of its own.
         bundle: resources, as Ray's placement groups take them; bundle i belongs to stage i.
         device: "cpu" or "cuda".
     """
@@ -142,12 +143,12 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Who sends what to whom.
+    """Which role sends what to which.
 
     Attributes:
         name: unique and fit for a file name.
         source, target: names of roles.
-        port: what it is to them: "heard", "hidden", "latent", "frames" or "pcm".
+        port: what the tensors are: "heard", "hidden", "latent", "frames" or "pcm".
         spec: shape and dtype.
         kind: of channel.
         slots: of its ring.
@@ -164,13 +165,13 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One session's processes and edges, in the order of a chunk's way.
+    """One session's processes and edges, in the order of a chunk's path.
 
     Attributes:
         profile: what it was made from.
-        model: the checked config of the profile's model.
-        stages: processes; the room's is first.
-        edges: of all roles, in an order in which both ends can open them one after another.
+        model: checked config of the profile's model.
+        stages: processes, the room's first.
+        edges: of all roles, in an order in which the stages can open them one after another without a deadlock.
     """
 
     profile: Profile
@@ -184,13 +185,13 @@ class Topology:
         return [dict(stage.bundle) for stage in self.stages]
 
     @property
-    def places(self) -> list[str]:
-        """Names for a header's stamps: the role's, without its rank."""
+    def spans(self) -> list[str]:
+        """Names of a header's spans: the role's name, without its rank."""
         names: dict[int, str] = {}
         for stage in self.stages:
             for role in stage.roles:
-                names.setdefault(role.place, ".".join(role.name.split(".")[:2]))
-        return [names[place] for place in sorted(names)]
+                names.setdefault(role.span, ".".join(role.name.split(".")[:2]))
+        return [names[span] for span in sorted(names)]
 
     def stage_of(self, role: str) -> StageSpec:
         """The process of a role."""
@@ -260,7 +261,7 @@ def plan_topology(profile: Profile) -> Topology:
 
     h, w = model.latent_size
     latent = TensorSpec((model.latent_channels, h, w), profile.dtype)
-    # A shard hands on its rows of the residual stream and, below them, the condition tokens of the chunk.
+    # A shard sends its rows of the residual stream and, below them, the condition tokens of the chunk.
     hidden = TensorSpec((parts[0].shard.rows + _conditions(model), model.dit.dim), profile.dtype)
     for role in groups[0]:
         join(aligner, role, "heard", HEARD)
@@ -280,7 +281,7 @@ def _kind(profile: Profile, source: StageSpec, target: StageSpec) -> Kind:
     if source is target:
         return "local"
     both_on_gpus = source.device == target.device == "cuda"
-    # NCCL refuses two ends on one GPU, which shares below a whole GPU allow.
+    # NCCL refuses two ends on one GPU, which can happen when processes share GPUs.
     return "nccl" if both_on_gpus and profile.gpus == 1 else "shared_memory"
 
 
@@ -298,7 +299,7 @@ def check_plan(profile: Profile, model: ModelConfig) -> None:
         if not condition:
             raise UserError(f"plan for model {name!r}: {message}")
 
-    require(plan.pipeline + 3 <= MAX_PLACES, f"pipeline is at most {MAX_PLACES - 3}")
+    require(plan.pipeline + 3 <= MAX_SPANS, f"pipeline is at most {MAX_SPANS - 3}")
     require(model.height % 2 == 0 and model.width % 2 == 0, "I420 needs an even height and width")
     require(
         (plan.gpus == 1 and plan.decoder <= 1) or profile.device == "cpu" or profile.gpus == 1,

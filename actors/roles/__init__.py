@@ -1,1 +1,1 @@
-"""What the stages do, as plain classes that need neither Ray nor a network."""
+"""The roles of a pipeline, as plain classes that know neither Ray nor the network."""

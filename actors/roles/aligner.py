@@ -1,10 +1,10 @@
-"""The one clock of sound: cuts what is said into chunks, with silence where nobody speaks, and hears for the model."""
+"""The session's clock: cuts speech into chunks, with silence where nobody speaks, and computes what the model hears."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,33 +17,33 @@ from actors.pipeline.loop import LoopRole
 from characters.chunk import SAMPLE_RATE, SAMPLES_PER_CHUNK
 from characters.generate.hearing import Hearing, MelHearing
 
-# Sound that may wait to be spoken. Speech is made faster than it is spoken, and a reply can be long.
+# Samples that may wait to be played. Speech is made faster than it is played, and a reply can be long.
 CAPACITY = 120 * SAMPLE_RATE
-# Responses whose account is kept.
+# Responses whose accounts are kept.
 _ACCOUNTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class AudioChunk:
-    """What the aligner decides on for one chunk.
+    """The sound of one chunk.
 
     Attributes:
         index: position on the clock.
         response_id: of the sound in it; IDLE if there is none.
         pcm: float32 [4000], mono at 24 kHz.
         heard: float32, what the model hears (see `Hearing`).
-        spans: where in it the pushed samples lie, half-open; the rest is silence.
+        pushed: half-open ranges of pcm that hold pushed samples; the rest is silence.
     """
 
     index: int
     response_id: int
     pcm: np.ndarray
     heard: np.ndarray
-    spans: tuple[tuple[int, int], ...]
+    pushed: tuple[tuple[int, int], ...]
 
     def spoken(self, samples: int) -> int:
-        """How many of the first `samples` samples were pushed."""
-        return sum(max(0, min(stop, samples) - start) for start, stop in self.spans)
+        """Pushed samples among the first `samples` samples."""
+        return sum(max(0, min(stop, samples) - start) for start, stop in self.pushed)
 
 
 @dataclass(slots=True)
@@ -61,22 +61,17 @@ class _Draft:
     pcm: np.ndarray
     response_id: int = IDLE
     decided: int = 0  # samples from its start that can no longer change
-    spans: list[tuple[int, int]] = field(default_factory=list)
+    pushed: list[tuple[int, int]] = field(default_factory=list)
 
 
 class AudioAligner(LoopRole):
-    """Turns pushed speech into an endless row of chunks. Every method may be called from any thread.
+    """Turns pushed speech into an endless sequence of chunks. Every method may be called from any thread.
 
-    A chunk holds sound of one response only: what follows starts at the next border. The window of a chunk contains
-    83 ms of the next one, so that much of the next chunk is decided on with it.
-
-    Attributes:
-        on_played: called from the publisher's thread with a response and how many of its samples have been played in
-            all, whenever that has grown.
+    A chunk holds sound of one response only: the next response starts in the next chunk. The window of a chunk contains
+    83 ms of the next chunk, which are therefore decided on with it.
     """
 
-    def __init__(self, on_played: Callable[[int, int], None] | None = None, hearing: Hearing | None = None) -> None:
-        self.on_played = on_played
+    def __init__(self, hearing: Hearing | None = None) -> None:
         self._hearing = hearing or MelHearing()
         self._lock = threading.RLock()
         self._queue: deque[tuple[int, np.ndarray]] = deque()
@@ -108,8 +103,8 @@ class AudioAligner(LoopRole):
             pcm: float32 [n], mono at 24 kHz, any n.
 
         Returns:
-            How many samples were taken: all, none if the response is cancelled, or as many as there was room for
-            (two minutes); then push the rest later.
+            How many samples were taken: none if the response is cancelled, else as many as the queue of two minutes
+            has room for. The caller may push the rest later.
 
         Raises:
             ValueError: not one-dimensional, not finite, or a negative response_id.
@@ -118,7 +113,7 @@ class AudioAligner(LoopRole):
         if pcm.ndim != 1 or not np.isfinite(pcm).all():
             raise ValueError("pcm must be one-dimensional and finite")
         if response_id < 0:
-            raise ValueError("a response must not be negative")
+            raise ValueError("response_id must not be negative")
         with self._lock:
             if response_id <= self._cancelled:
                 return 0
@@ -130,7 +125,7 @@ class AudioAligner(LoopRole):
             return len(pcm)
 
     def cancel(self, response_id: int) -> None:
-        """Response `response_id` and older ones are over: from the next chunk on, none of their sound is used."""
+        """Response `response_id` and older ones are over: their sound is used in no later chunk."""
         with self._lock:
             self._cancelled = max(self._cancelled, response_id)
             kept = [(g, pcm) for g, pcm in self._queue if g > self._cancelled]
@@ -149,19 +144,23 @@ class AudioAligner(LoopRole):
                     return chunk
             draft, following = self._draft, _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
             self._fill(draft, SAMPLES_PER_CHUNK)
-            # What the model hears of the future is decided on before the chunk that it belongs to.
+            # What the model hears of the next chunk is decided on with this one.
             ahead = self._hearing.ahead
             self._fill(following, ahead)
             heard = self._hearing.hear(np.concatenate((self._history, draft.pcm, following.pcm[:ahead])))
-            chunk = AudioChunk(self._index, draft.response_id, draft.pcm, heard, tuple(draft.spans))
+            chunk = AudioChunk(self._index, draft.response_id, draft.pcm, heard, tuple(draft.pushed))
             self._history = np.concatenate((self._history, draft.pcm))[-self._hearing.past :]
             self._draft = following
             self._index += 1
             self._unplayed.append(chunk)
             return chunk
 
-    def played(self, index: int, samples: int) -> None:
-        """Chunk `index` is over: `samples` of its samples, from its start, went to the listener."""
+    def played(self, index: int, samples: int) -> tuple[int, int] | None:
+        """The first `samples` samples of chunk `index` went to the listener, and the chunk is over.
+
+        Returns:
+            The chunk's response, and how many of its samples have been played in all; None if that has not grown.
+        """
         report: tuple[int, int] | None = None
         with self._lock:
             while self._unplayed and self._unplayed[0].index <= index:
@@ -170,24 +169,23 @@ class AudioAligner(LoopRole):
                     account = self._account(chunk.response_id)
                     account.played += count
                     report = chunk.response_id, account.played
-        if report and self.on_played:
-            self.on_played(*report)
+        return report
 
     def rewind(self) -> None:
-        """What was issued but not played was lost on its way: issue it again, before anything new."""
+        """Chunks that were issued but not played were lost: issue them again, before anything new."""
         with self._lock:
             self._again.extendleft(reversed(self._unplayed))
             self._unplayed.clear()
 
     def account(self, response_id: int) -> Account:
-        """Samples of a response that were pushed and played; zeros for one that is unknown or long past."""
+        """Samples of a response that were pushed and played; zeros for an unknown or an old response."""
         with self._lock:
             found = self._accounts.get(response_id)
             return Account(found.pushed, found.played) if found else Account()
 
     @property
     def queued(self) -> int:
-        """Samples that wait to be spoken."""
+        """Samples that wait to be played."""
         return self._queued
 
     def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
@@ -201,7 +199,7 @@ class AudioAligner(LoopRole):
         self.rewind()
 
     def snapshot(self) -> dict[str, Any]:
-        """See `LoopRole.snapshot`. What waits to be spoken dies with the process; the clock goes on."""
+        """See `LoopRole.snapshot`. Queued sound dies with the process; the clock goes on."""
         with self._lock:
             return {"index": self._index, "cancelled": self._cancelled}
 
@@ -226,7 +224,7 @@ class AudioAligner(LoopRole):
             count = min(stop - start, len(pcm))
             draft.pcm[start : start + count] = pcm[:count]
             draft.response_id = response_id
-            draft.spans.append((start, start + count))
+            draft.pushed.append((start, start + count))
             start += count
             self._queued -= count
             if count == len(pcm):

@@ -1,4 +1,4 @@
-"""What the publisher needs of a room, whoever carries it."""
+"""What the publisher needs of a room, whatever technology carries it."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import numpy as np
 
 
 class Outlet(Protocol):
-    """A room that has been joined. Its methods return at once; one thread calls them, but `clear` may come from any.
+    """A room that has been joined. One thread calls its methods, which return at once; any thread may call `clear`.
 
     Attributes:
-        sound_lag: seconds that sound takes longer than a picture to leave, even if none is waiting before it.
+        sound_lag: seconds by which sound leaves later than a frame, even if no other sound waits.
     """
 
     sound_lag: float
 
     def capture_video(self, frame: np.ndarray, timestamp_us: int, number: int) -> None:
-        """Show a frame.
+        """Publish a frame.
 
         Args:
-            frame: uint8 [H * 3 / 2, W], I420 (see i420); valid during the call.
-            timestamp_us: when it leaves, microseconds of `time.monotonic`.
-            number: of the frame in the session, 4 to a chunk; travels with it to whoever sees it.
+            frame: uint8 [H * 3 / 2, W], I420 (see kernels.i420); valid during the call.
+            timestamp_us: when it leaves, in microseconds of `time.monotonic`.
+            number: of the frame in the session, four per chunk. It travels with the frame to the clients.
         """
 
     def capture_audio(self, pcm: np.ndarray) -> None:
-        """Play float32 [n] samples, mono at 24 kHz, after those before; valid during the call."""
+        """Publish float32 [n] samples, mono at 24 kHz, after the samples before; valid during the call."""
 
     def ahead(self) -> float:
-        """Seconds of sound that were captured but have not been sent."""
+        """Seconds of captured sound that have not been sent."""
 
     def clear(self) -> None:
-        """Forget sound that was captured but has not been sent."""
+        """Drop captured sound that has not been sent."""
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the room."""

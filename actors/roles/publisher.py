@@ -1,4 +1,4 @@
-"""Lets picture and sound go together, at the pace of the sound."""
+"""Publishes picture and sound together, at the pace of the sound."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from actors.pipeline.session import SessionSpec
 from actors.roles.outlet import Outlet
 from characters.chunk import FPS, FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
 
-# Sound that a room may not have sent yet when the next chunk begins.
+# Seconds of unsent sound that a room may have when the next chunk begins.
 MOST_AHEAD = 0.04
 _SAMPLES_PER_FRAME = SAMPLES_PER_CHUNK // FRAMES_PER_CHUNK
 
 
 class RoomPublisher(LoopRole):
-    """Publishes chunks: four times 1,000 samples and the frame over them, 1/24 s apart.
+    """Publishes a chunk as four blocks, 1/24 s apart: 1,000 samples and their frame.
 
-    Nothing is queued here: the channels before it are the queue, two chunks long.
+    The publisher has no queue: the channels before it hold two chunks.
 
     Args:
         join: joins the session's room.
-        played: called after each chunk with its index and how many of its samples went out.
+        played: called after each chunk with its index and how many of its samples were published.
         clock, sleep: seconds; for tests.
     """
 
     def __init__(
         self,
         join: Callable[[SessionSpec], Outlet],
-        played: Callable[[int, int], None] = lambda index, samples: None,
+        played: Callable[[int, int], object] = lambda index, samples: None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
@@ -61,9 +61,9 @@ class RoomPublisher(LoopRole):
         self.room = self.join(session)
 
     def publish(self, header: Header, frames: np.ndarray, pcm: np.ndarray) -> int:
-        """Wait until the chunk is due, then let it go, frame by frame.
+        """Wait until the chunk is due, then publish it frame by frame.
 
-        If its response is cancelled meanwhile, its pictures go on but its sound turns silent with the next frame.
+        If its response is cancelled meanwhile, its frames go on, but its sound is silent from the next frame on.
 
         Args:
             header: of the chunk.
@@ -71,7 +71,7 @@ class RoomPublisher(LoopRole):
             pcm: float32 [4000].
 
         Returns:
-            How many of its samples went out before it was silenced.
+            How many of its samples were published before the silence.
 
         Raises:
             ChannelAborted: the room was left meanwhile.
@@ -80,11 +80,11 @@ class RoomPublisher(LoopRole):
         room = self.room
         self._wait(self.deadline.due(self._clock()))
         if (ahead := room.ahead()) > MOST_AHEAD:
-            # After a stall the room got more sound at once than it can send, and both would be late for ever.
+            # After a stall the room holds more sound than it can send at once: all that follows would be late.
             self._wait(self._clock() + ahead)
         start = self._clock()
         late = self.deadline.leave(start)
-        # On time means on the grid, whatever the timer's jitter; a late chunk starts a new grid now.
+        # A chunk on time stays on the grid, whatever the timer's jitter; a late chunk starts a new grid now.
         begin = start if late else self.deadline.due(start) - self.deadline.period
         heard = 0
         for i in range(FRAMES_PER_CHUNK):
@@ -97,10 +97,10 @@ class RoomPublisher(LoopRole):
             else:
                 heard = (i + 1) * _SAMPLES_PER_FRAME
             room.capture_audio(block)
-            # After a late wake-up, sound waits in the room's queue from then on: the picture leaves with its sound.
-            shown = max(due, self._clock()) + behind
-            self._wait(shown)
-            room.capture_video(frames[i], int(shown * 1e6), header.index * FRAMES_PER_CHUNK + i)
+            # After a late wake-up, sound waits in the room's queue from then on. The frame leaves with its sound.
+            leaves = max(due, self._clock()) + behind
+            self._wait(leaves)
+            room.capture_video(frames[i], int(leaves * 1e6), header.index * FRAMES_PER_CHUNK + i)
         return heard
 
     def cancel(self, response_id: int) -> None:
@@ -115,6 +115,10 @@ class RoomPublisher(LoopRole):
         heard = self.publish(header, inputs["frames"].numpy(), inputs["pcm"].numpy())
         self._played(header.index, heard)
         return header, {}
+
+    def misses(self) -> int:
+        """See `LoopRole.misses`."""
+        return self.deadline.misses
 
     def snapshot(self) -> dict[str, Any]:
         """See `LoopRole.snapshot`."""

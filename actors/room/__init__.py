@@ -1,1 +1,1 @@
-"""Where a session meets its user."""
+"""The LiveKit room, in which a session meets its user."""

@@ -17,22 +17,22 @@ from characters.errors import UserError
 if TYPE_CHECKING:
     from livekit import rtc
 
-# Sound that the SDK may hold; more than a block's worth, so that a late wake-up of ours is not heard.
+# Sound that the SDK may hold: more than one block, so that a late wake-up of this process is not heard.
 _AUDIO_QUEUE_MS = 200
 _TIMEOUT = 25.0
-# The browser plays tracks of one stream in sync.
+# Browsers play the tracks of one stream in sync.
 _STREAM = "character"
 
 
 class LivekitRoom:
-    """Joins a room and publishes there. Create it in the process that uses it: the SDK does not survive a fork.
+    """A room in which the character publishes. Create it in the process that uses it: the SDK does not survive a fork.
 
     Args:
         address: of the room.
         height, width: of the frames.
 
     Attributes:
-        room: the SDK's room; its callbacks and coroutines belong on `loop`.
+        room: the SDK's; its callbacks and coroutines belong to `loop`.
         loop: the event loop of this room's thread.
 
     Raises:
@@ -43,14 +43,14 @@ class LivekitRoom:
     sound_lag = 0.025
 
     def __init__(self, address: RoomAddress, height: int, width: int) -> None:
-        from livekit import rtc  # its native library starts threads: never at import, never before a fork
+        from livekit import rtc  # its native library starts threads, which do not survive a fork
 
         self._rtc = rtc
         self._height, self._width = height, width
         self._gone = threading.Event()
         self._lock = threading.Lock()
         self._waiting = 0  # samples that the loop has not handed to the SDK yet
-        self._sent_at = 0.0  # when the SDK will have sent what it has; it sends at the pace of the sound
+        self._sent_at = 0.0  # when the SDK will have sent the sound that it has, at the pace of the sound
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="livekit", daemon=True)
         self._thread.start()
@@ -61,10 +61,10 @@ class LivekitRoom:
             raise UserError(f"cannot join the LiveKit room at {address.url}: {str(e) or type(e).__name__}") from e
 
     def capture_video(self, frame: np.ndarray, timestamp_us: int, number: int) -> None:
-        """See `Room.capture_video`.
+        """See `Outlet.capture_video`.
 
         Raises:
-            ConnectionError: the connection is lost for good; short losses the SDK mends by itself.
+            ConnectionError: the connection is lost for good. The SDK mends short losses by itself.
         """
         if self._gone.is_set():
             raise ConnectionError("the LiveKit server has ended the connection")
@@ -74,26 +74,26 @@ class LivekitRoom:
         self._video.capture_frame(picture, timestamp_us=timestamp_us, metadata=about)
 
     def capture_audio(self, pcm: np.ndarray) -> None:
-        """See `Room.capture_audio`. The sound is clipped to [-1, 1]."""
+        """See `Outlet.capture_audio`. The sound is clipped to [-1, 1]."""
         samples = np.round(np.clip(pcm, -1, 1) * 32767).astype(np.int16)
         frame = self._rtc.AudioFrame(samples.tobytes(), SAMPLE_RATE, 1, len(samples))
         with self._lock:
             self._waiting += len(samples)
-        # Not waited for: it ends when the SDK has room, and the publisher already goes at the pace of the sound.
+        # It ends when the SDK has room. Nobody waits for it: the publisher goes at the pace of the sound already.
         asyncio.run_coroutine_threadsafe(self._play(frame), self.loop)
 
     def ahead(self) -> float:
-        """See `Room.ahead`."""
+        """See `Outlet.ahead`."""
         with self._lock:
             return max(0.0, self._sent_at - time.monotonic()) + self._waiting / SAMPLE_RATE
 
     def clear(self) -> None:
-        """See `Room.clear`."""
+        """See `Outlet.clear`."""
         self.loop.call_soon_threadsafe(self._clear)
 
     def close(self) -> None:
-        """See `Room.close`."""
-        with contextlib.suppress(Exception):  # a server that has gone is no reason not to leave
+        """See `Outlet.close`."""
+        with contextlib.suppress(Exception):  # the server may have gone
             self._call(self._leave())
         self._stop()
 
@@ -112,7 +112,7 @@ class LivekitRoom:
         rtc = self._rtc
         room = rtc.Room(loop=self.loop)
         room.on("disconnected", lambda *_: self._gone.set())
-        # What to hear is chosen track by track: nobody here watches the user's camera.
+        # Tracks are subscribed to one by one: nothing here watches the user's camera.
         await room.connect(address.url, address.token, rtc.RoomOptions(auto_subscribe=False))
         self._make_sources()
         audio = rtc.LocalAudioTrack.create_audio_track("voice", self._audio)

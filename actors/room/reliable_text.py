@@ -1,9 +1,10 @@
-"""Texts to and from a room, so that none that matters is lost or counted twice.
+"""Texts to and from a room, none of which is lost or counted twice.
 
-What is sent over a LiveKit data channel while the server or the other side is away, or not quite back, is dropped, and
-nobody is told. So a message that must arrive has an id in its attribute ACK; whoever has read it returns the id as a
-data packet on the topic of the same name; until then it is sent again. To a client that knows nothing of this a message
-is an ordinary text stream: the first is sent a few times, because its silence may be a loss, and others once.
+A LiveKit data channel drops what is sent while the server or the other side is away, or not quite back, and reports
+nothing. So a message that must arrive has an id in its attribute ACK. A client that has read it returns the id as a
+data packet on the topic of the same name; until then the message is sent again. To a client without such acks a
+message is an ordinary text stream. The first message to it is sent a few times, because the silence may be a loss; the
+others are sent once.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ log = logging.getLogger(__name__)
 
 ACK = "characters.ack"
 _SEND_SECONDS = 5.0
-_AGAIN_SECONDS = 1.0  # without an ack
-_TRIES = 4  # without one from somebody who has never given any; a link that has just come back loses things for 3 s
-_PATIENCE_SECONDS = 60.0  # a server that is longer away has ended the session
+_AGAIN_SECONDS = 1.0  # without an ack, after which a message is sent again
+_TRIES = 4  # to a client that has never sent an ack; a link that has just come back loses messages for 3 s
+_PATIENCE_SECONDS = 60.0  # a server that is away for longer has ended the session
 _LOOK_SECONDS = 0.1
-_WAITING = 200  # messages; beyond, those that need not arrive are dropped
+_WAITING = 200  # messages in the queue, from which on those that need not arrive are dropped
 _LONGEST = 20_000  # characters of a message that are read
 _REMEMBERED = 1000
 
@@ -35,7 +36,7 @@ class ReliableMessage:
 
     Attributes:
         topic, text, attributes: of the text stream.
-        sender: identity that it appears to come from; None for one's own.
+        sender: identity that it appears to come from; None for the character's own.
         certain: whether it must arrive.
     """
 
@@ -47,10 +48,10 @@ class ReliableMessage:
 
 
 class Outbox:
-    """Sends messages, one after another, in order. All methods belong to the room's event loop.
+    """Sends messages in order, one after another, while `run` runs. All methods belong to the room's event loop.
 
     Args:
-        room: the SDK's; `run` must be running for anything to leave.
+        room: the SDK's.
     """
 
     def __init__(self, room: Any) -> None:
@@ -59,12 +60,12 @@ class Outbox:
         self._room, self._connected = room, rtc.ConnectionState.CONN_CONNECTED
         self._queue: asyncio.Queue[ReliableMessage] = asyncio.Queue()
         self._open: dict[str, asyncio.Event] = {}  # id -> its ack has come
-        self._confirming: set[str] = set()  # identities that give acks
-        self._silent: set[str] = set()  # and those that seem to give none
+        self._confirming: set[str] = set()  # identities that send acks
+        self._silent: set[str] = set()  # identities that seem to send none
         room.on("data_received", self._on_data)
 
     def put(self, message: ReliableMessage) -> None:
-        """Send it when its turn comes; one that need not arrive is dropped if there are too many."""
+        """Queue a message. One that need not arrive is dropped if too many wait."""
         if message.certain or self._queue.qsize() < _WAITING:
             self._queue.put_nowait(message)
 
@@ -104,7 +105,7 @@ class Outbox:
             del self._open[key]
 
     async def _send(self, message: ReliableMessage, attributes: Mapping[str, str]) -> bool:
-        """Whether it has left, which is not yet to arrive."""
+        """Whether the message has left; it may be lost all the same."""
         try:
             async with asyncio.timeout(_SEND_SECONDS):
                 writer = await self._room.local_participant.stream_text(
@@ -112,7 +113,7 @@ class Outbox:
                 )
                 await writer.write(message.text)
                 await writer.aclose()
-        except Exception as error:  # no reason to end a conversation, whatever the SDK raises
+        except Exception as error:  # whatever the SDK raises, the conversation goes on
             log.warning("cannot send to the room: %r", error)
             return False
         return True
@@ -130,7 +131,7 @@ class Outbox:
 
 
 class Inbox:
-    """Reads messages, gives acks, and knows which ones have come before.
+    """Reads messages, acknowledges them, and drops those that have come before.
 
     Args:
         room: the SDK's.
@@ -142,7 +143,7 @@ class Inbox:
         self._acks: set[asyncio.Task[None]] = set()
 
     async def read(self, reader: Any) -> str | None:
-        """The text of a message, of a very long one its beginning; None if it broke off or has come before."""
+        """The text of a message, cut at 20,000 characters; None if it broke off or has come before."""
         text = ""
         try:
             async for piece in reader:
@@ -168,12 +169,12 @@ class Inbox:
         try:
             async with asyncio.timeout(_SEND_SECONDS):
                 await self._room.local_participant.publish_data(key, topic=ACK)
-        except Exception as error:  # it will come again, and so will the ack
+        except Exception as error:  # the message will come again, and is acknowledged then
             log.warning("cannot confirm a message: %r", error)
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, but no longer than that."""
+    """Wait for an event, at most so long."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

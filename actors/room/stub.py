@@ -1,4 +1,4 @@
-"""A room with nobody in it, which keeps figures: for tests and for measuring capacity."""
+"""A room without users, which records what is published: for tests and for measuring capacity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class StubRoom:
-    """Records when frames and sound came.
+    """An `Outlet` that records when frames and sound came.
 
     Args:
         capacity: events kept of either kind.
@@ -19,9 +19,9 @@ class StubRoom:
     Attributes:
         video: (seconds, timestamp_us, mean of the luma, number) of each frame.
         audio: (seconds, samples, loudest magnitude) of each block of sound.
-        sent_at: when it will have sent the sound that it has; for tests.
+        sent_at: when it will have sent the sound that it has; tests set it.
         clears: how often `clear` was called.
-        closed: whether `close` was.
+        closed: whether `close` was called.
     """
 
     sound_lag = 0.0
@@ -35,21 +35,21 @@ class StubRoom:
         self._clock = clock
 
     def capture_video(self, frame: np.ndarray, timestamp_us: int, number: int) -> None:
-        """See `Room.capture_video`."""
+        """See `Outlet.capture_video`."""
         self.video.append((self._clock(), timestamp_us, float(frame[: len(frame) * 2 // 3].mean()), number))
 
     def capture_audio(self, pcm: np.ndarray) -> None:
-        """See `Room.capture_audio`."""
+        """See `Outlet.capture_audio`."""
         self.audio.append((self._clock(), len(pcm), float(np.abs(pcm).max(initial=0.0))))
 
     def ahead(self) -> float:
-        """See `Room.ahead`."""
+        """See `Outlet.ahead`."""
         return max(0.0, self.sent_at - self._clock())
 
     def clear(self) -> None:
-        """See `Room.clear`."""
+        """See `Outlet.clear`."""
         self.clears += 1
 
     def close(self) -> None:
-        """See `Room.close`."""
+        """See `Outlet.close`."""
         self.closed = True

@@ -1,4 +1,4 @@
-"""The room's process of a session that talks: the roles of `factory`, with a conversation beside the publisher."""
+"""The roles of a session that talks: those of `factory`, with a conversation beside the publisher."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from actors.pipeline.context import StageContext
 from actors.pipeline.header import Header
 from actors.pipeline.loop import LoopRole
 from actors.pipeline.session import SessionSpec
@@ -18,18 +19,11 @@ from actors.room import factory
 from actors.room.conversation import Conversation
 from actors.room.livekit import LivekitRoom
 from actors.voice.config import VoiceConfig
-from actors.voice.parts import Parts, open_model
-from actors.voice.stt import open_stt
-from actors.voice.tts import open_speaker
-from actors.voice.turn import open_end_of_turn
-from actors.voice.vad import SileroVad
-from characters.character import Character, Voice
-
-OpenParts = Callable[[Character], Parts]
+from actors.voice.parts import OpenParts, load_parts
 
 
 def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
-    """See `factory.build_roles`; what the voice agent hears and speaks with is loaded as well.
+    """See `factory.build_roles`; loads the models of the voice agent too.
 
     Raises:
         UserError: a model cannot be loaded, or a package, file or key that the voice needs is missing.
@@ -42,46 +36,20 @@ def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
             assert isinstance(aligner, AudioAligner)
             config = topology.profile.voice
             built[role.name] = TalkingPublisher(
-                publisher.join, aligner, warm_parts(config), config, len(topology.places)
+                publisher.join, aligner, load_parts(config), config, len(topology.spans)
             )
     return built
 
 
-def warm_parts(config: VoiceConfig) -> OpenParts:
-    """Load what every session needs, before there is one.
-
-    Returns:
-        A function that adds what belongs to one session.
-
-    Raises:
-        UserError: a package, file or key is missing.
-    """
-    stt, end_of_turn = open_stt(config.stt), open_end_of_turn(config.turn)
-
-    def parts(character: Character) -> Parts:
-        return Parts(
-            activity=SileroVad(),
-            end_of_turn=end_of_turn,
-            stt=stt,
-            model=open_model(config, character),
-            speaker=open_speaker(config.tts, character.voice),
-        )
-
-    trial = parts(Character(name="trial", portrait="none", voice=Voice()))
-    trial.warm_stt()
-    trial.warm_tts()
-    return parts
-
-
 class TalkingPublisher(RoomPublisher):
-    """A publisher whose room is a conversation's, if the session has a character.
+    """A publisher with a conversation in its room, if the session has a character.
 
     Args:
         join: see `RoomPublisher`.
         aligner: of the same process.
         parts: opens the parts of the voice bridge.
-        config: that they are opened with.
-        places: that stamp a chunk.
+        config: as given to the parts.
+        spans: that a chunk has when it is published.
     """
 
     def __init__(
@@ -90,13 +58,17 @@ class TalkingPublisher(RoomPublisher):
         aligner: AudioAligner,
         parts: OpenParts,
         config: VoiceConfig,
-        places: int,
+        spans: int,
     ) -> None:
-        super().__init__(join, aligner.played)
-        self._aligner, self._parts, self._config, self._places = aligner, parts, config, places
+        super().__init__(join, self._report_played)
+        self._aligner, self._parts, self._config, self._spans = aligner, parts, config, spans
         self._session: SessionSpec | None = None
         self._state: dict[str, Any] | None = None
         self.conversation: Conversation | None = None
+
+    def attach(self, context: StageContext) -> None:
+        """See `LoopRole.attach`."""
+        self._context = context
 
     def reset(self, session: SessionSpec) -> None:
         """See `RoomPublisher.reset`."""
@@ -104,14 +76,14 @@ class TalkingPublisher(RoomPublisher):
         self._session = session
 
     def restore(self, state: dict[str, Any]) -> None:
-        """See `LoopRole.restore`: the conversation goes on, as far as it was remembered."""
+        """See `LoopRole.restore`: the conversation goes on from its newest snapshot."""
         super().restore(state)
         self._state = state.get("conversation")
 
     def resume(self) -> None:
         """See `LoopRole.resume`."""
         if self.conversation is not None:
-            self.conversation.notice("one of the character's processes ended and was started again")
+            self.conversation.notify("one of the character's processes ended and was started again")
 
     def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
         """See `LoopRole.step`."""
@@ -119,7 +91,7 @@ class TalkingPublisher(RoomPublisher):
             self._open()
         published, outputs = super().step(header, inputs)
         if self.conversation is not None:
-            self.conversation.chunk(published, self._places)
+            self.conversation.published(published, self._spans)
         return published, outputs
 
     def snapshot(self) -> dict[str, Any]:
@@ -127,7 +99,7 @@ class TalkingPublisher(RoomPublisher):
         return super().snapshot() | {"conversation": self.conversation.snapshot() if self.conversation else self._state}
 
     def alone(self) -> float:
-        """Seconds since the last user left; 0 while one is there, or before the first chunk."""
+        """See `LoopRole.alone`; 0 before the first chunk."""
         return self.conversation.alone if self.conversation is not None else 0.0
 
     def close(self) -> None:
@@ -137,12 +109,17 @@ class TalkingPublisher(RoomPublisher):
             self.conversation = None
         super().close()
 
+    def _report_played(self, index: int, samples: int) -> None:
+        played = self._aligner.played(index, samples)
+        if played and self.conversation is not None:
+            self.conversation.played(*played)
+
     def _open(self) -> None:
-        """With the first chunk: by then all that was to be restored has been."""
+        """With the first chunk: a state that there was to restore has been restored before it."""
         session = self._session
         if session is None or session.character is None or not isinstance(self.room, LivekitRoom):
             return
-        # Whatever the process before this one may have said under a response is over.
+        # No response of the process before this one goes on.
         response_id = max(self._cancelled, (self._state or {}).get("response_id", 0), 0)
         self.conversation = Conversation(
             session.character,
@@ -150,9 +127,8 @@ class TalkingPublisher(RoomPublisher):
             self._config,
             self.room,
             self._aligner,
-            lambda: self.deadline.misses,
-            lambda turn: self.record(turn),
-            lambda frame, at: self.shown(frame, at),
+            self._context,
+            self.misses,
             self._state,
             response_id,
         )

@@ -1,1 +1,1 @@
-"""The voice agent: small typed modules for hearing, deciding, answering and speaking. No Ray, no LiveKit in here."""
+"""The voice agent: it hears (listener, transcriber), decides (bridge), thinks and speaks (talker). No Ray, no room."""

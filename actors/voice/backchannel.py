@@ -1,4 +1,4 @@
-"""Sounds by which a listener encourages the speaker to go on, as whisper writes them down."""
+"""Backchannels, by which a listener encourages the speaker to go on, as whisper writes them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _WORD = (
 )
 _BACKCHANNEL = re.compile(rf"(?:{_WORD})(?:[ -](?:{_WORD})){{0,3}}")
 _ANSWERS = re.compile(r"\b(yes|yeah|yep|yup|ok|okay|sure|right|really|thank you|thanks|m+h?m+|uh-?huh)\b")
-# Said to be obeyed at once, however unclear.
+# Words that are obeyed at once, however unclear they are.
 _ORDERS = re.compile(r"\b(stop|wait|no|hold on|hang on|excuse me|sorry|hey|but|what|listen|quiet|enough|pause)\b")
-_DOUBTFUL = -1.0  # mean log probability; clear words lie above, hums that whisper takes for words mostly below
+_DOUBTFUL = -1.0  # mean log probability: clear words lie above it, hums that whisper takes for words mostly below
 
 
 def is_backchannel(heard: Transcript, doubt: bool = False) -> bool:
-    """Whether a transcript is encouragement, a hum or nothing at all, and no turn.
+    """Whether a transcript is encouragement, a hum or empty, and so not a turn.
 
     Args:
         heard: the transcript.
-        doubt: the sound was short, so a transcript of low confidence is a hum, unless it reads as an order.
+        doubt: whether the sound was short; then a transcript of low confidence is a hum, unless it reads as an order.
     """
     words = " ".join(re.sub(r"[^\w' -]", " ", heard.text.lower()).split())
     if not words or _BACKCHANNEL.fullmatch(words):

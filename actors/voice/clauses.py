@@ -1,4 +1,4 @@
-"""Streamed text -> pieces that can be spoken as they come: the first one short, the others whole sentences."""
+"""Streamed text -> pieces that can be spoken as they come: a short one first, then whole sentences."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 _SENTENCE_END = re.compile(r"[.!?…]+[\"”’')\]]*(?=\s)|\n")
 _CLAUSE_END = re.compile(r"[,;:]+[\"”’')\]]*(?=\s)|\s[–—-](?=\s)|—")
 _ABBREVIATION = re.compile(r"\b(mr|mrs|ms|dr|st|prof|vs|e\.g|i\.e|etc|no|[a-z])\.$", re.IGNORECASE)
-_FIRST_WORDS = 2  # the first piece may end at a comma from here on
-_LONG = 120  # characters after which any piece may
-_LONGEST = 240  # and after which a space will do
+_FIRST_WORDS = 2  # words after which the first piece may end at a comma
+_LONG = 120  # characters after which any piece may end at a comma
+_LONGEST = 240  # characters after which a piece may end at a space
 
-# Language models write for the eye; none of this is meant to be spoken.
+# Language models write for the eye; this markup must not be spoken.
 _MARKUP = re.compile(r"\*\*|__|[*_`#>|~]+|\[([^\]]*)\]\([^)]*\)|https?://\S+")
 
 
 class ClauseSplitter:
-    """Takes text as it streams in and gives back what is ready to be spoken."""
+    """Takes text as it streams in and returns what is ready to be spoken."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -33,7 +33,7 @@ class ClauseSplitter:
         return clauses
 
     def flush(self) -> list[str]:
-        """What is left at the end of the text."""
+        """The rest, at the end of the text."""
         rest, self._text = self._text, ""
         return _spoken(rest)
 
@@ -57,6 +57,6 @@ class ClauseSplitter:
 
 
 def _spoken(text: str) -> list[str]:
-    """[text without markup], or [] if nothing in it can be spoken."""
+    """[text without markup], or [] if that holds nothing to speak."""
     text = " ".join(_MARKUP.sub(lambda m: m.group(1) or " ", text).split())
     return [text] if any(c.isalnum() for c in text) else []

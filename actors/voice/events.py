@@ -1,15 +1,15 @@
-"""What the voice bridge tells the rest of the system, and the trace of one turn."""
+"""What the voice bridge reports, event by event, and the trace of one turn."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """A word and the samples (24 kHz, counted from the start of its response) in which it sounds."""
+    """A word and the samples in which it sounds, at 24 kHz, counted from the start of its response."""
 
     text: str
     start: int
@@ -18,16 +18,16 @@ class TimedWord:
 
 @dataclass(slots=True)
 class TurnTrace:
-    """Timestamps of one turn, in seconds of the bridge's clock; None for what has not happened (or never does).
+    """Timestamps of one turn, in seconds of the bridge's clock; None for what has not happened.
 
     Attributes:
-        turn: counts from 1 within the session; 0 is the greeting.
+        turn: number of the turn in the session, from 1; 0 is the greeting.
         speech_start, speech_end: of the user's voice, as it came in. A typed turn has the same time in both.
-        stt_done: transcript ready.
+        stt_done: the transcript was ready.
         decided: the user's turn was judged over.
-        first_token: first text of the reply.
-        first_pcm: first sound of the reply, handed on.
-        first_heard: first sound of the reply, played.
+        first_token: the first text of the reply was there.
+        first_pcm: the first sound of the reply was emitted.
+        first_heard: the first sound of the reply was played.
     """
 
     turn: int
@@ -45,9 +45,12 @@ class TurnTrace:
         return {name: time for name, time in times.items() if time is not None}
 
 
+# The user's side.
+
+
 @dataclass(frozen=True, slots=True)
 class UserStartedSpeaking:
-    """The user's voice set in. `time`: when this was decided; `onset`: when the voice began (bridge's clock)."""
+    """The user has begun to speak. `time`: when this was decided; `onset`: when the voice began (bridge's clock)."""
 
     time: float
     onset: float
@@ -55,14 +58,14 @@ class UserStartedSpeaking:
 
 @dataclass(frozen=True, slots=True)
 class UserText:
-    """Transcript of the user's turn so far, for captions; the final one comes as `UserTurn`."""
+    """Transcript of the user's open turn, for captions; the final one comes as `UserTurn`."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """The user has finished. `start` and `end`: of the voice on the bridge's clock; `typed`: it came by chat."""
+    """The user's turn is over. `start` and `end`: of the voice, on the bridge's clock; `typed`: it came by chat."""
 
     turn: int
     text: str
@@ -73,14 +76,17 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True)
 class Backchannel:
-    """A sound of the user that was no turn: encouragement ("mm-hm", its text) or a noise (text "")."""
+    """The user's sound was not a turn: encouragement ("mm-hm", its text) or a noise (text "")."""
 
     text: str
 
 
+# The character's side.
+
+
 @dataclass(frozen=True, slots=True)
 class ReplyStarted:
-    """A reply (or, after a `Cancelled` that came to nothing, the rest of one) begins under a new response."""
+    """A reply begins under a new response, or its rest does: then `resumes` is the response that was cancelled."""
 
     response_id: int
     turn: int
@@ -89,14 +95,14 @@ class ReplyStarted:
 
 @dataclass(frozen=True, slots=True)
 class ReplyAudio:
-    """A stretch of the reply's voice: usually one clause.
+    """A stretch of the reply's voice, usually one clause.
 
     Attributes:
-        response_id: the reply's id.
-        pcm: float32 [n], mono at 24 kHz; follows the response's previous stretch without a gap.
+        response_id: of the reply.
+        pcm: float32 [n], mono at 24 kHz; follows the response's stretch before it without a gap.
         text: what is said in it.
         words: when each word sounds.
-        start: the response's samples before this stretch.
+        start: samples of the response before this stretch.
     """
 
     response_id: int
@@ -108,7 +114,7 @@ class ReplyAudio:
 
 @dataclass(frozen=True, slots=True)
 class ReplyText:
-    """Transcript of the reply as far as it has been heard; whole texts, each replacing the one before."""
+    """Transcript of the reply as far as it has been heard: the whole text, which replaces the one before."""
 
     response_id: int
     text: str
@@ -117,7 +123,7 @@ class ReplyText:
 
 @dataclass(frozen=True, slots=True)
 class ReplyMade:
-    """All of the reply's sound has been handed on: `samples` at 24 kHz in all under this response."""
+    """All of the reply's sound has been emitted: `samples` at 24 kHz in all under this response."""
 
     response_id: int
     samples: int
@@ -133,9 +139,9 @@ class ReplyHeard:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Stop this response at the next chunk border and drop what is left of it.
+    """The response is to stop at the next chunk border; the rest of it is to be dropped.
 
-    `time` is when this was decided. What follows is `Interrupted`, or `ReplyStarted` that resumes it.
+    `time` is when this was decided. `Interrupted` follows, or a `ReplyStarted` that resumes the reply.
     """
 
     response_id: int
@@ -144,10 +150,13 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The reply is over before its end; `heard_text` is what the user heard of it, and all that is remembered."""
+    """The user has interrupted the reply. `heard_text` is what they heard of it; only that is remembered."""
 
     response_id: int
     heard_text: str
+
+
+# About both.
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +171,7 @@ class VoiceError:
 class TurnDone:
     """The trace of a turn whose first sound has been heard."""
 
-    trace: TurnTrace = field(default_factory=lambda: TurnTrace(0))
+    trace: TurnTrace
 
 
 Event = (

@@ -1,4 +1,4 @@
-"""The user's side of the conversation: a stream of sound -> onsets, pauses and the sound of the turn."""
+"""The user's stream of sound -> onsets, pauses and the sound of the turn."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _LONGEST_PUSH = HEARING_RATE * 30
 
 
 class Heard(Enum):
-    """What a window of sound brought."""
+    """What a window of sound means for the turn."""
 
     ONSET = auto()  # a turn begins
     PAUSE = auto()  # the turn may be over
-    AGAIN = auto()  # it was not: the voice goes on
-    FULL = auto()  # the turn's sound must be taken (`take`) before it gets too long
-    TOO_LONG = auto()  # the turn is over because it lasts too long
-    WINDOW = auto()  # time has passed in an open turn
+    AGAIN = auto()  # the turn was not over: the voice goes on
+    FULL = auto()  # the turn's sound must be taken (`take`) before it gets too long to be transcribed
+    TOO_LONG = auto()  # the turn has lasted as long as a turn may
+    WINDOW = auto()  # 32 ms have passed in an open turn
 
 
 class Listener:
-    """Counts in windows of 32 ms. Times are samples of its own 16 kHz clock, which starts at 0.
+    """Works in windows of 32 ms. Times are samples of its own 16 kHz clock, which starts at 0.
 
     Attributes:
         open: whether a turn is going on.
         onset: first sample of the voice in the open turn.
         voice_end: sample after the last voiced window.
-        onset_ms: unbroken voice that makes an onset; the owner sets it by what the character is doing.
-        samples: judged so far.
-        taken: taken so far.
+        onset_ms: unbroken voice that makes an onset; the owner sets it according to what the character does.
+        samples: that `judge` has seen.
+        taken: samples that `push` has taken.
     """
 
     def __init__(self, config: VoiceConfig, activity: VoiceActivity) -> None:
@@ -57,7 +57,7 @@ class Listener:
         self.taken = 0
 
     def push(self, pcm: np.ndarray, rate: int) -> list[np.ndarray]:
-        """Resamples int16 or float [n] or [n, channels] at `rate`; returns the windows that it completes, for `judge`.
+        """Takes int16 or float [n] or [n, channels] at `rate`; returns the windows that this completes, for `judge`.
 
         Raises:
             UserError: sound of another type, or a rate that cannot be heard.
@@ -72,7 +72,7 @@ class Listener:
         return list(sound[: count * WINDOW].reshape(count, WINDOW))
 
     def judge(self, window: np.ndarray) -> list[Heard]:
-        """Takes one window of `push`; what it brought, in order. WINDOW comes last in every window of an open turn."""
+        """Takes one window of `push` and returns what it means, in order; WINDOW comes last while a turn is open."""
         gate = self._gate
         gate.push(self._activity.probability(window))
         self.samples += WINDOW
@@ -105,11 +105,11 @@ class Listener:
         return [*heard, Heard.WINDOW]
 
     def voiced_ms(self) -> int:
-        """Voice in the open turn, pauses left out."""
+        """Milliseconds of voice in the open turn, without its pauses."""
         return self._gate.voiced_ms()
 
     def silent_ms(self) -> int:
-        """Silence since the voice."""
+        """Milliseconds since the last voiced window."""
         return self._gate.silent_ms()
 
     def sound(self) -> np.ndarray:
@@ -117,7 +117,7 @@ class Listener:
         return np.concatenate(self._sound) if self._sound else np.zeros(0, np.float32)
 
     def take(self) -> np.ndarray:
-        """As `sound`, which begins anew after it; the turn stays open."""
+        """The same, and the next `sound` begins after it; the turn stays open."""
         sound, self._sound = self.sound(), []
         return sound
 

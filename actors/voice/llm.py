@@ -22,10 +22,10 @@ _LONGEST_ARGUMENTS = 20_000
 
 
 def api_key(variable: str, base_url: str) -> str:
-    """The server's key from the environment. A server of one's own (`base_url`) may need none.
+    """The server's key from the environment. A server that `base_url` names may need none.
 
     Raises:
-        UserError: no key, and no server of one's own either.
+        UserError: there is no key, and no `base_url`.
     """
     key = os.environ.get(variable, "")
     if not key and not base_url:
@@ -46,7 +46,7 @@ class OpenAiModel:
         except ImportError as error:
             raise UserError("llm.engine openai needs the package openai: pip install -e '.[voice]'") from error
         self._config = config
-        # No retries: a second try comes too late for a conversation, an apology does not.
+        # No retries: a second try would come too late for a conversation. An apology comes in time.
         self._client: Any = openai.AsyncOpenAI(
             api_key=api_key(config.key_variable, config.base_url),
             base_url=config.base_url or None,
@@ -74,7 +74,7 @@ class OpenAiModel:
         calls: dict[int, dict[str, str]] = {}
         answer: Any = None
         try:
-            # A deadline of our own: servers keep a connection alive without saying anything.
+            # The client's time-out is not enough: servers keep a connection alive without an answer.
             async with asyncio.timeout(self._config.timeout_s):
                 answer = await self._client.chat.completions.create(**request)
             parts = aiter(answer)
@@ -100,7 +100,7 @@ class OpenAiModel:
             raise UserError(f"the language model said nothing for {self._config.timeout_s:g} s") from error
         except UserError:
             raise
-        except Exception as error:  # the client lets errors of its transport and its parser through
+        except Exception as error:  # the client does not catch errors of its transport and its parser
             raise UserError(f"the language model failed: {type(error).__name__}: {error}") from error
         finally:
             if answer is not None:
@@ -116,15 +116,15 @@ class OpenAiModel:
 async def converse(
     model: LanguageModel, messages: Sequence[Message], tools: Sequence[Tool] = (), rounds: int = 4
 ) -> AsyncIterator[str]:
-    """Yields the text of a reply; the tools that the model calls on the way are run and answered.
+    """Yields the text of a reply, and meanwhile runs the tools that the model calls.
 
     Args:
-        model: who replies.
+        model: that replies.
         messages: the conversation.
-        tools: what may be called; after `rounds` rounds of calls none is offered any more.
+        tools: that may be called; after `rounds` rounds of calls no tool is offered.
 
     Raises:
-        UserError: from the model. A tool's own failure is told to the model instead.
+        UserError: from the model. If a tool fails, the model is told and goes on.
     """
     messages = list(messages)
     for turn in range(rounds + 1):
@@ -139,7 +139,7 @@ async def converse(
         if not calls or turn == rounds:
             return
         if text and not text[-1].isspace():
-            yield " "  # what comes after the tools is a new sentence
+            yield " "  # a new sentence follows the tools
         messages.append(Message("assistant", text, calls=tuple(calls)))
         for call in calls:
             messages.append(Message("tool", await _run(call, tools), call_id=call.id))
@@ -161,13 +161,13 @@ async def _run(call: ToolCall, tools: Sequence[Tool]) -> str:
             return str(await tool.run(arguments))[:_LONGEST_RESULT]
     except TimeoutError:
         return f"error: no result after {_TOOL_SECONDS:g} s"
-    except Exception as error:  # a tool is anybody's code; its failure must not end the conversation
+    except Exception as error:  # whatever a tool raises, the conversation goes on
         log.warning("tool %s failed: %s", call.name, error)
         return f"error: {error}"
 
 
 def _wire(message: Message) -> dict[str, Any]:
-    """A message as the interface spells it."""
+    """A message in the form of the HTTP interface."""
     wire: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.calls:
         wire["tool_calls"] = [

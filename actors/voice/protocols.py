@@ -1,6 +1,6 @@
-"""What the voice bridge asks of its parts. Each has an offline default here and may be replaced by config.
+"""What the voice bridge asks of its parts. Each has an offline default here, which the configuration may replace.
 
-Sound for the ears is float32 mono at 16 kHz, full scale 1.0 (`HEARING_RATE`); sound for the mouth comes from
+The user's sound is float32 mono at 16 kHz (`HEARING_RATE`), full scale 1.0. The character's sound comes from
 `characters.speech.Synthesiser` at 24 kHz.
 """
 
@@ -18,22 +18,22 @@ WINDOW_MS = 1000 * WINDOW // HEARING_RATE
 
 
 class VoiceActivity(Protocol):
-    """Tells voice from other sound. Cheap enough (well under 1 ms a window) to be called in an event loop."""
+    """Tells voice from other sound. It must be cheap enough for an event loop: well under 1 ms a window."""
 
     def probability(self, window: np.ndarray) -> float:
-        """How sure it is, 0 to 1, that float32 [512] at 16 kHz holds a voice. Windows follow each other in time."""
+        """Probability that float32 [512] at 16 kHz holds a voice. The window follows the one of the call before."""
         ...
 
     def reset(self) -> None:
-        """Forgets the past, as if the next window were the first."""
+        """Forgets the past: the next window is the first of a new stream."""
         ...
 
 
 class EndOfTurn(Protocol):
-    """Judges from the sound whether the speaker has finished."""
+    """Judges by the sound whether the speaker has finished."""
 
     def probability(self, pcm: np.ndarray) -> float:
-        """0 (unfinished) to 1 (finished) for float32 [n] at 16 kHz, which ends in a short pause. Takes ~0.1 s."""
+        """Probability that float32 [n] at 16 kHz, which ends in a short pause, is finished. Takes about 0.1 s."""
         ...
 
 
@@ -42,9 +42,9 @@ class Transcript:
     """What was understood.
 
     Attributes:
-        text: "" if there was no speech in it.
+        text: "" if the sound held no speech.
         confidence: mean log probability of its tokens, at most 0; above -1 is usual for clear words. 0 if the engine
-            does not tell.
+            does not report it.
     """
 
     text: str
@@ -65,7 +65,7 @@ class SpeechToText(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model asks for a tool: `arguments` is the JSON text that it wrote, unchecked."""
+    """The model asks for a tool. `arguments` is the JSON text that it wrote, unchecked."""
 
     id: str
     name: str
@@ -74,7 +74,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One entry of the conversation. A "tool" message answers the call `call_id` of the assistant's before it."""
+    """One entry of the conversation. A "tool" message answers call `call_id` of the assistant message before it."""
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
@@ -90,7 +90,7 @@ class Tool:
         name: letters, digits and underscores.
         description: for the model.
         parameters: JSON schema of its arguments, an object.
-        run: takes the checked-for-JSON arguments, returns the text that the model is told.
+        run: takes the arguments, parsed from JSON but not checked against the schema; returns the text for the model.
     """
 
     name: str
@@ -100,16 +100,16 @@ class Tool:
 
 
 class LanguageModel(Protocol):
-    """Thinks up replies."""
+    """Writes replies."""
 
     def stream(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncIterator[str | ToolCall]:
-        """Yields pieces of text as they come, and whole tool calls after them. Closing the iterator cancels it.
+        """Yields pieces of text as they come, then whole tool calls. Closing the iterator cancels the reply.
 
         Args:
             messages: the conversation, the newest last; the first is the system message.
             tools: that may be called.
 
         Raises:
-            UserError: no answer: server gone, refused, too slow.
+            UserError: no answer came, because the server is away, refuses or is too slow.
         """
         ...

@@ -50,12 +50,12 @@ class RemoteStt:
                 model=self._model, file=("turn.wav", buffer.getvalue(), "audio/wav"), language="en"
             )
             return Transcript(str(answer.text).strip())
-        except Exception as error:  # the client lets errors of its transport and its parser through
+        except Exception as error:  # the client does not catch errors of its transport and its parser
             raise UserError(f"the speech-to-text server failed: {type(error).__name__}: {error}") from error
 
 
 class RemoteVoice:
-    """`Synthesiser` by POST /audio/speech, answered in raw 24 kHz int16. Raises UserError if there is no key."""
+    """`Synthesiser` by POST /audio/speech; the answer is raw int16 at 24 kHz. Raises UserError if there is no key."""
 
     def __init__(self, config: TtsConfig) -> None:
         self._client = _client(config.key_variable, config.base_url, config.timeout_s)
@@ -63,7 +63,7 @@ class RemoteVoice:
         self._voice = config.voice
 
     def speak(self, text: str, *, speed: float = 1.0, pitch: float = 0.0) -> Iterator[Speech]:
-        """See `Synthesiser.speak`. One Speech in all, so that word times fit; the server has no phoneme times."""
+        """See `Synthesiser.speak`. Yields one Speech, so that word times fit, without phoneme times."""
         factor = 2 ** (pitch / 12)
         try:
             with self._client.audio.speech.with_streaming_response.create(

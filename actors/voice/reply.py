@@ -1,4 +1,4 @@
-"""One reply: the clauses made for it, what has been handed on, and what has been heard."""
+"""One reply: the clauses made for it, how much was sent, and how much was heard."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from characters.chunk import SAMPLE_RATE
 
 @dataclass(eq=False)
 class Reply:
-    """Sample counts are at 24 kHz from the start of the reply, over all its responses.
+    """Samples are at 24 kHz and count from the start of the reply, over all its responses.
 
     Attributes:
-        response_id: its present id; a resumed reply gets a new one.
+        response_id: of its present response; a resumed reply gets a new one.
         trace: of the turn that it answers.
-        base: where the present response_id began.
-        made: sound there is.
-        sent: sound handed on.
-        played: sound heard.
-        complete: nothing more will be made.
-        held: cancelled, and not yet known whether to go on.
-        announced: `ReplyMade` was sent for the present response_id.
-        task: makes it.
-        room: wakes the maker when more may be made.
+        base: sample at which the present response began.
+        made: samples that exist.
+        sent: samples that were emitted.
+        played: samples that the user has heard.
+        complete: whether nothing more will be made.
+        held: whether its response is cancelled, and the reply neither resumed nor interrupted yet.
+        announced: whether `ReplyMade` was emitted for the present response.
+        task: that makes it.
+        wanted: set when more may be made.
+        captioned: words that a caption has shown.
     """
 
     response_id: int
@@ -38,19 +39,19 @@ class Reply:
     held: bool = False
     announced: bool = False
     task: asyncio.Task[None] | None = None
-    room: asyncio.Event = field(default_factory=asyncio.Event)
-    shown: int = 0
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    captioned: int = 0
     words: list[TimedWord] = field(default_factory=list)
     _clauses: list[tuple[int, Clause]] = field(default_factory=list)
 
     def add(self, clause: Clause) -> None:
-        """Appends a clause that was made."""
+        """Appends a clause."""
         self._clauses.append((self.made, clause))
         self.words += [TimedWord(w.text, self.made + w.start, self.made + w.end) for w in clause.words]
         self.made += len(clause.pcm)
 
     def unsent(self) -> list[ReplyAudio]:
-        """What was made and not yet handed on, under the present response_id; counts as handed on from now."""
+        """What was made and not sent, for the present response; it counts as sent from now on."""
         audio = []
         for start, clause in self._clauses:
             end = start + len(clause.pcm)
@@ -66,23 +67,23 @@ class Reply:
         return audio
 
     def heard_words(self) -> int:
-        """How many words have been heard at least half."""
+        """How many words have been heard, each to its half at least."""
         return sum((w.start + w.end) / 2 <= self.played for w in self.words)
 
     def heard_text(self) -> str:
-        """What has been heard."""
+        """The words that have been heard."""
         return " ".join(w.text for w in self.words[: self.heard_words()])
 
     def text(self) -> str:
-        """All that was made."""
+        """All words that were made."""
         return " ".join(w.text for w in self.words)
 
     def left_ms(self) -> float:
-        """Sound not yet heard; infinite while more is being made."""
+        """Milliseconds that have not been heard; infinite while more is being made."""
         return (self.made - self.played) * 1000 / SAMPLE_RATE if self.complete else float("inf")
 
     def rewind(self, response_id: int) -> None:
-        """Goes on under a new response, from the start of the word that was cut."""
+        """Goes back to the start of the word that was cut, under a new response."""
         cut = [w.start for w in self.words if w.start <= self.played < w.end]
         at = max(self.base, cut[0]) if cut else self.played
         self.response_id = response_id

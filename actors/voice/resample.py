@@ -1,4 +1,4 @@
-"""Sound in any shape and at any usual rate -> mono float32 at 16 kHz, as a stream."""
+"""A stream of sound of any shape and any usual rate -> mono float32 at 16 kHz."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TAPS_PER_PHASE = 24  # at the lower of the two rates; group delay about 0.75 ms
 
 
 def to_mono(pcm: np.ndarray) -> np.ndarray:
-    """int16 or float [n] or [n, channels] -> float32 [n], full scale 1.0. Not-a-number becomes silence.
+    """int16 or float [n] or [n, channels] -> float32 [n], full scale 1.0; not-a-number becomes silence.
 
     Raises:
         UserError: another dtype or shape.
@@ -31,7 +31,7 @@ class Resampler:
     """Streaming rational resampling to 16 kHz by a windowed-sinc polyphase filter.
 
     Raises:
-        UserError: a rate outside 8 to 192 kHz, or so odd that its ratio to 16 kHz is not a small fraction.
+        UserError: the rate is outside 8 to 192 kHz, or its ratio to 16 kHz is not a small fraction.
     """
 
     def __init__(self, rate: int) -> None:
@@ -42,7 +42,7 @@ class Resampler:
         divisor = gcd(rate, HEARING_RATE)
         self._up, self._down = HEARING_RATE // divisor, rate // divisor
         taps = int(np.ceil(_TAPS_PER_PHASE * max(1.0, self._down / self._up)))
-        # Prototype at the rate `up * rate`; its phase p serves the outputs that fall p/up after an input sample.
+        # The prototype has the rate `up * rate`; its phase p makes the outputs that lie p/up after an input sample.
         length = taps * self._up
         time = (np.arange(length) - (length - 1) / 2) / max(self._up, self._down)
         prototype = np.sinc(0.95 * time) * np.kaiser(length, 7.0)

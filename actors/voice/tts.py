@@ -1,4 +1,4 @@
-"""Clauses -> sound with the times of its words, through the engines of `characters.speech` or others by config."""
+"""Clauses -> sound with the times of its words, by the engine that the configuration names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from characters.speech import Phoneme, Speech, Synthesiser, open_voice
 from characters.speech.base import resample
 
 _QUIET = 0.01  # of full scale
-_LEAD = 0.03  # seconds kept before the first sound; engines put up to 0.3 s of nothing there
+_LEAD = 0.03  # seconds kept before the first sound, where engines put up to 0.3 s of silence
 _TAIL = 0.05
-_CLAUSE_PAUSE = 0.14  # seconds of silence after a clause that ends in a comma and the like
+_CLAUSE_PAUSE = 0.14  # seconds of silence after a clause that does not end a sentence
 _SENTENCE_PAUSE = 0.3
 
 
@@ -41,7 +41,7 @@ class Clause:
 
 
 class Speaker:
-    """A voice with a character's pace and pitch. Blocking: called in a worker thread."""
+    """A voice with a character's pace and pitch. Blocking: to be called in a worker thread."""
 
     def __init__(self, voice: Synthesiser, speed: float = 1.0, pitch: float = 0.0) -> None:
         """`speed` and `pitch` as in `Synthesiser.speak`."""
@@ -76,17 +76,17 @@ class Speaker:
 def word_times(text: str, phonemes: list[Phoneme], seconds: float) -> tuple[TimedWord, ...]:
     """When each word sounds.
 
-    Engines tell phonemes apart, not words; a word gets as large a share of the phonemes as it has of the letters.
-    Over one clause that is right to about a phoneme or two, which is as fine as "what was heard" can be.
+    Engines give times of phonemes, not of words. So a word gets the share of the phonemes that it has of the letters.
+    Within one clause this is right to a phoneme or two, which is precise enough for "what was heard".
 
     Args:
         text: the clause.
-        phonemes: with their times in seconds; [] if the engine has none: then letters are spread over the time.
+        phonemes: with their times in seconds; if there are none, the letters are spread over the time evenly.
         seconds: length of the voice.
     """
     words = [w for w in text.split() if any(c.isalnum() for c in w)]
     sounding = [p for p in phonemes if p.symbol and p.end > 0]
-    # Figures are spoken as words: one digit sounds as long as about four letters.
+    # Digits are spoken as words: one digit sounds as long as about four letters.
     weights = [sum(4 if c.isdigit() else 1 for c in w if c.isalnum()) for w in words]
     shares = np.cumsum([0, *weights]) / max(1, sum(weights))
     if sounding:
@@ -99,7 +99,7 @@ def word_times(text: str, phonemes: list[Phoneme], seconds: float) -> tuple[Time
 
 
 def _trim(pcm: np.ndarray) -> tuple[np.ndarray, float]:
-    """Without the silence around it; the second value is what was cut from the front, in seconds."""
+    """The sound without the silence around it, and the seconds that were cut from its start."""
     loud = np.flatnonzero(np.abs(pcm) > _QUIET)
     if not len(loud):
         return pcm[:0], 0.0
@@ -112,7 +112,7 @@ class PiperVoice:
     """A Piper voice, spoken by the separate program `piper`.
 
     Raises:
-        UserError: the program or the voice is not there.
+        UserError: the program or the voice does not exist.
     """
 
     def __init__(self, model: str) -> None:
@@ -132,7 +132,7 @@ class PiperVoice:
             raise UserError(f"{description} names no audio.sample_rate") from error
 
     def speak(self, text: str, *, speed: float = 1.0, pitch: float = 0.0) -> Iterator[Speech]:
-        """See `Synthesiser.speak`. Pitch is made by resampling; no phoneme times."""
+        """See `Synthesiser.speak`. Resampling makes the pitch; there are no phoneme times."""
         factor = 2 ** (pitch / 12)
         command = [str(self._program), "--model", str(self._model), "--output-raw"]
         command += ["--length-scale", f"{factor / speed:.4f}"]
@@ -147,7 +147,7 @@ class PiperVoice:
 
 
 def open_speaker(config: TtsConfig, voice: Voice) -> Speaker:
-    """The voice that the configuration asks for, at the character's pace and pitch.
+    """The voice that the configuration names, at the character's pace and pitch.
 
     Raises:
         UserError: no such engine, or it is not installed.

@@ -1,8 +1,8 @@
-"""End of turn: what the voice sounds like (smart-turn v3, BSD-2), what the words say, and how long it has been quiet.
+"""End of turn: decided by the voice's sound (smart-turn v3, BSD-2), by the words, and by the length of the silence.
 
 smart-turn's ONNX file comes inside the package pipecat-ai (BSD-2). That package is found, not imported, so it can be
 installed without its many dependencies: `pip install --no-deps pipecat-ai`. Without it the words and the silence
-decide alone, which is slower to answer where the words leave it open, but no less polite.
+decide alone: where the words leave it open, the answer comes later.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _FRAMES = 800
 
 log = logging.getLogger(__name__)
 
-# A turn does not end in one of these: something is still to come.
+# A turn does not end with one of these words: more is to come.
 _DANGLING = (
     "a an the my your his its our their these and or but so because if when while although though whose to of from "
     "by about into than as is are was were am be um uh er erm hmm i we they he she it's i'm you're let's that's "
     "would could should can will gonna wanna maybe very"
 )
-# It seldom ends in one of these.
+# A turn seldom ends with one of these.
 _SELDOM = "in on at for with that which who this her like well not really think want me know say tell"
 _DANGLING_WORDS, _SELDOM_WORDS = frozenset(_DANGLING.split()), frozenset(_SELDOM.split())
-# "Who is it?", "what are you?" do end so.
+# Questions such as "who is it?" and "what are you?" do end with one.
 _QUESTION = re.compile(
     r"^(so |and |but |okay |well |then )*(who|what|when|where|why|how|which|whose|is|are|was|were|do|does|did|can|"
     r"could|would|will|shall|should|may|have|has|am|what's|who's|how's|where's)\b",
@@ -78,14 +78,14 @@ class SmartTurn:
         length = _SECONDS * HEARING_RATE
         pcm = np.asarray(pcm[-length:], np.float32)
         pcm = np.pad(pcm, (length - len(pcm), 0))
-        # As in the network's training: the wave at zero mean and unit variance, padding included.
+        # As in the network's training: zero mean and unit variance, padding included.
         pcm = (pcm - pcm.mean()) / np.sqrt(pcm.var() + 1e-7)
         features = self._features(pcm, padding=0)[None, :, :_FRAMES].astype(np.float32)
         return float(self._session.run(None, {"input_features": features})[0].ravel()[0])
 
 
 def open_end_of_turn(config: TurnConfig) -> SmartTurn | None:
-    """The judge by sound that the configuration asks for; None if there is none.
+    """The judge by sound that the configuration names; None without one.
 
     Raises:
         UserError: a named file does not exist or is not a smart-turn network.
@@ -102,7 +102,7 @@ def open_end_of_turn(config: TurnConfig) -> SmartTurn | None:
 
 
 def words_finished(text: str) -> bool | None:
-    """Whether the words of a turn make a whole: True, False, or None if they leave it open."""
+    """Whether the words of a turn are complete: True, False, or None if they leave it open."""
     stripped = text.strip()
     words = re.findall(r"[\w']+", stripped.lower())
     if not words:
@@ -131,12 +131,12 @@ def silence_needed(sound: float | None, text: str, config: TurnConfig) -> int:
     """Milliseconds of silence after which a turn is over.
 
     Args:
-        sound: probability by `EndOfTurn`, None if there is no such judge.
+        sound: probability by `EndOfTurn`, None without such a judge.
         text: what was understood so far.
         config: thresholds.
 
-    The words have a veto on "finished", as whisper hears "and the" as such whatever the voice does; the sound alone
-    has a veto only where it is sure, as it knows no synthetic voices.
+    Words that are incomplete always overrule the sound: whisper writes "and the" whatever the voice does. The sound
+    overrules complete words only where it is sure, because its network has not learned synthetic voices.
     """
     words = words_finished(text)
     if words is False:

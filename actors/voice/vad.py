@@ -1,7 +1,7 @@
-"""Voice activity by the silero network (MIT), and the hysteresis that makes onsets and pauses of it.
+"""Voice activity by the silero network (MIT), and the hysteresis that turns it into onsets and pauses.
 
 The network's ONNX file comes inside the package faster-whisper (MIT): nothing is downloaded. One window of 32 ms takes
-about 0.06 ms on one core, so it is run where it is called, in the event loop: a thread hop would cost more.
+about 0.06 ms on one core. A hop to another thread would cost more, so the network runs in the event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from actors.voice.config import VadConfig
 from actors.voice.protocols import WINDOW, WINDOW_MS
 from characters.errors import UserError
 
-_CONTEXT = 64  # samples of the window before, which the network wants in front of each
+_CONTEXT = 64  # samples of the window before, which the network needs in front of each window
 
 
 def silero_file() -> Path:
@@ -68,8 +68,8 @@ class VoiceGate:
         voiced: whether the last window counts as voice.
         voiced_windows: voiced windows since `reset`.
         silent_windows: windows since the last voiced one.
-        run: voiced windows in an unbroken row, up to the last.
-        run_sum: their probabilities added up.
+        run: voiced windows in an unbroken sequence that ends now.
+        run_sum: sum of their probabilities.
     """
 
     config: VadConfig
@@ -88,28 +88,28 @@ class VoiceGate:
         self.run_sum = self.run_sum + probability if self.voiced else 0.0
 
     def reset(self) -> None:
-        """Starts counting anew; the hysteresis keeps its side."""
+        """Starts counting anew; `voiced` stays."""
         self.voiced_windows = self.silent_windows = self.run = 0
         self.run_sum = 0.0
 
     def onset(self, milliseconds: int) -> bool:
-        """Whether the unbroken voiced stretch that ends now is as long as that, or a window longer if it is unsure."""
+        """Whether `run` has lasted so long; where its mean probability is below `config.sure`, a window longer."""
         sure = self.run > 0 and self.run_sum / self.run >= self.config.sure
         return self.run_ms() >= milliseconds + (0 if sure else WINDOW_MS)
 
     def voiced_ms(self) -> int:
-        """Voiced sound since `reset`."""
+        """Milliseconds of voice since `reset`."""
         return self.voiced_windows * WINDOW_MS
 
     def silent_ms(self) -> int:
-        """Silence since the last voiced window."""
+        """Milliseconds since the last voiced window."""
         return self.silent_windows * WINDOW_MS
 
     def run_ms(self) -> int:
-        """Length of the unbroken voiced stretch that ends now."""
+        """Milliseconds of `run`."""
         return self.run * WINDOW_MS
 
 
 def windows(pcm: np.ndarray) -> np.ndarray:
-    """float32 [n] -> float32 [n // 512, 512]; what is left over at the end is dropped."""
+    """float32 [n] -> float32 [n // 512, 512]; the rest at the end is dropped."""
     return pcm[: len(pcm) // WINDOW * WINDOW].reshape(-1, WINDOW)

@@ -232,7 +232,7 @@ def measure_marks(bench: Bench, minutes: float) -> None:
             f"last {1e3 * last:+.1f} ms; growth {1e3 * 60 * slope:+.2f} ms a minute"
         )
     seconds = trace.seconds()
-    table("a chunk on its way", seconds)
+    table("a chunk", seconds)
 
 
 def measure_turns(bench: Bench, turns: int) -> None:
@@ -251,8 +251,8 @@ def measure_turns(bench: Bench, turns: int) -> None:
     _, trace = bench.meet(story)
     answered = [dict(trace.stamps(turn)) for turn in list(trace.turns)[-turns:]]
     rows = {"to the first sound": heard}
-    rows["to the first frame"] = [a["seen"] - end for a, end in zip(answered, ends, strict=True) if "seen" in a]
-    rows["  of it the picture's share"] = [a["seen"] - a["first_pcm"] for a in answered if "seen" in a]
+    rows["to the first frame"] = [a["rendered"] - end for a, end in zip(answered, ends, strict=True) if "rendered" in a]
+    rows["  of it the picture's share"] = [a["rendered"] - a["first_pcm"] for a in answered if "rendered" in a]
     table("a turn, from the end of the user's speech to the user", rows)
     table("its steps", {name: values[-turns:] for name, values in trace.turn_seconds().items()})
 

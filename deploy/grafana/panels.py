@@ -166,8 +166,8 @@ CHUNKS = Row(
             (
                 Query(_quantile(0.5, "characters_chunk_latency_seconds", "plan", _CHUNKS), "to the publisher p50"),
                 Query(_quantile(0.99, "characters_chunk_latency_seconds", "plan", _CHUNKS), "to the publisher p99"),
-                Query(_quantile(0.5, "characters_shown_seconds", "plan", _CHUNKS), "to the eye p50"),
-                Query(_quantile(0.99, "characters_shown_seconds", "plan", _CHUNKS), "to the eye p99"),
+                Query(_quantile(0.5, "characters_publish_to_render_seconds", "plan", _CHUNKS), "to the eye p50"),
+                Query(_quantile(0.99, "characters_publish_to_render_seconds", "plan", _CHUNKS), "to the eye p99"),
             ),
             unit="s",
         ),

@@ -29,7 +29,7 @@ class Seen:
     frames: list[tuple[float, np.ndarray]] = field(default_factory=list)
     sound: list[tuple[float, np.ndarray]] = field(default_factory=list)
     captions: list[tuple[float, str, str, bool]] = field(default_factory=list)  # sender, text, final
-    shown: list[tuple[float, int]] = field(default_factory=list)  # number of a chunk's first frame
+    rendered: list[tuple[float, int]] = field(default_factory=list)  # number of a chunk's first frame
     notices: list[str] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class User:
             options = rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_MICROPHONE, dtx=False)
             await self.room.local_participant.publish_track(track, options)
             self._spawn(self._speak())
-        self._spawn(self._tell_shown())
+        self._spawn(self._report_rendered())
         if camera:
             self._camera = rtc.VideoSource(64, 48)
             video = rtc.LocalVideoTrack.create_video_track("camera", self._camera)
@@ -166,24 +166,24 @@ class User:
                 frame, now = event.frame, time.monotonic()
                 self.frames += 1
                 if event.metadata is not None and event.metadata.frame_id % FRAMES_PER_CHUNK == 0:
-                    self.seen.shown.append((now, event.metadata.frame_id))
+                    self.seen.rendered.append((now, event.metadata.frame_id))
                 i420 = np.frombuffer(frame.data, np.uint8).reshape(frame.height * 3 // 2, frame.width)
                 self._on_frame(now, i420)
                 self.seen.frames.append((now, i420.copy()))
                 del self.seen.frames[:-_KEPT_FRAMES]
 
-    async def _tell_shown(self) -> None:
+    async def _report_rendered(self) -> None:
         """As the page does, once a second: when frames were seen."""
         told = 0
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
             # A chunk is known to the server once its last frame has left.
-            new = [(at, number) for at, number in self.seen.shown[told : told + 100] if now - at > 0.2]
+            new = [(at, number) for at, number in self.seen.rendered[told : told + 100] if now - at > 0.2]
             told += len(new)
             report = json.dumps([[number, round(1000 * (now - at))] for at, number in new])
             with contextlib.suppress(Exception):  # while there is no connection
-                await self.room.local_participant.publish_data(report, reliable=False, topic="characters.shown")
+                await self.room.local_participant.publish_data(report, reliable=False, topic="characters.rendered")
 
     async def _caption(self, reader: Any, who: str) -> None:
         text = await self._inbox.read(reader)

@@ -242,7 +242,7 @@ class Visitor:
                     visit.turns.append(heard - end)
         finally:
             self._forget(user, 0)
-            visit.late = max((figures["drops"] for figures in user.seen.figures), default=0)
+            visit.late = max((figures["late_chunks"] for figures in user.seen.figures), default=0)
             await user.leave()
 
     def _forget(self, user: User, keep: int) -> None:

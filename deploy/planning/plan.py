@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actors.pipeline.header import MAX_PLACES
+from actors.pipeline.header import MAX_SPANS
 from actors.pipeline.topology import Profile, check_plan
 from characters.errors import UserError
 from characters.model.config import ModelConfig
@@ -82,7 +82,7 @@ def _splits(model: ModelConfig, gpus: int) -> list[ParallelPlan]:
         ParallelPlan(pipeline, sequence, decoder)
         for sequence in range(1, gpus + 1)
         if model.dit.num_heads % sequence == 0
-        for pipeline in range(1, min(gpus // sequence, MAX_PLACES - 3, model.dit.num_layers) + 1)
+        for pipeline in range(1, min(gpus // sequence, MAX_SPANS - 3, model.dit.num_layers) + 1)
         for decoder in ((0, 1, 2) if model.autoencoder.wan else (0, 1))  # over more nobody has measured one
         if pipeline * sequence + decoder <= gpus
     ]

@@ -226,6 +226,6 @@ def _apart(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
 def _alone(gang: Gang) -> float:
     """Seconds that nobody has been in the room; 0 if it cannot be told now."""
     try:
-        return float(gang.call("publisher", "alone", timeout=5.0))
+        return gang.alone()
     except (ray.exceptions.RayError, KeyError):
         return 0.0

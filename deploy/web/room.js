@@ -1,7 +1,7 @@
 // The call: a LiveKit room with one character in it.
 
 import { pause, Problem } from "./session.js";
-import { SHOWN, Witness } from "./witness.js";
+import { RENDERED, Witness } from "./witness.js";
 
 const LK = globalThis.LivekitClient;
 const HEARING = { echoCancellation: true, noiseSuppression: true, autoGainControl: true };
@@ -79,7 +79,7 @@ export class Call {
     this.#on = on;
     this.#witness = new Witness(elements.video, (report) => {
       const data = new TextEncoder().encode(JSON.stringify(report));
-      this.#room?.localParticipant.publishData(data, { reliable: false, topic: SHOWN }).catch(() => {});
+      this.#room?.localParticipant.publishData(data, { reliable: false, topic: RENDERED }).catch(() => {});
     });
   }
 

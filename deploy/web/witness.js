@@ -1,6 +1,6 @@
 // Tells the server when its frames were seen: each carries its number, which a worker of the client reads.
 
-export const SHOWN = "characters.shown";
+export const RENDERED = "characters.rendered";
 const FRAMES_PER_CHUNK = 4;
 const REPORT_MS = 1000;
 const LONGEST = 100; // frames of a report

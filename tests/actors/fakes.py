@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from actors.pipeline.context import StageContext
 from actors.pipeline.header import Header
 from actors.pipeline.loop import LoopRole
 from actors.pipeline.topology import StageSpec, Topology
@@ -32,8 +33,11 @@ class FakeDit(LoopRole):
     def reset(self, session: Any) -> None:
         self.portraits.append(float(session.portrait.mean()))
 
-    def set(self, name: str, value: Any) -> None:
-        setattr(self, name, value)
+    def attach(self, context: StageContext) -> None:
+        self.context = context
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "context"}
 
     def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
         assert header is not None

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 
 from actors.channels.protocol import ChannelAborted
+from actors.pipeline.context import StageContext
 from actors.pipeline.header import Header
 from actors.pipeline.session import RoomAddress, SessionSpec
 from actors.pipeline.trace import Turn
 from actors.roles.aligner import AudioAligner
 from actors.room.livekit import LivekitRoom
-from actors.room.talking import OpenParts, TalkingPublisher
+from actors.room.talking import TalkingPublisher
 from actors.voice.config import VoiceConfig
+from actors.voice.parts import OpenParts
 from characters.character import load_character
 from deploy.serving.settings import LivekitAccess
 from deploy.serving.tokens import character_token
@@ -35,8 +37,7 @@ class LightRoom:
         self.publisher = TalkingPublisher(
             lambda session: LivekitRoom(session.room, HEIGHT, WIDTH), self.aligner, parts, VoiceConfig(), 3
         )
-        self.publisher.record = self.turns.append
-        self.aligner.broadcast = self._broadcast
+        self.publisher.attach(StageContext(self._cancel, self.turns.append, lambda frame, at: None))
         address = RoomAddress("livekit", access.url, token)
         self._session = SessionSpec(np.zeros((HEIGHT, WIDTH, 3), np.uint8), room=address, character=character)
         self._cancelled = -1
@@ -67,7 +68,7 @@ class LightRoom:
         self._thread.join()
         self.publisher.close()
 
-    def _broadcast(self, response_id: int) -> None:
+    def _cancel(self, response_id: int) -> None:
         self._cancelled = max(self._cancelled, response_id)
         self.aligner.cancel(response_id)
         self.publisher.cancel(response_id)

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import numpy as np
 import pytest
 
-from actors.room.talking import OpenParts, warm_parts
 from actors.voice.config import VoiceConfig
+from actors.voice.parts import OpenParts, load_parts
 from characters.chunk import SAMPLE_RATE
 from deploy.load.user import User
 from deploy.serving import livekit_server
@@ -35,7 +35,7 @@ def access() -> Iterator[LivekitAccess]:
 
 @pytest.fixture(scope="module")
 def parts() -> OpenParts:
-    return warm_parts(VoiceConfig())
+    return load_parts(VoiceConfig())
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_question_is_answered_by_voice_and_in_captions(tell: Tell, capsys: pyt
         assert "Bao" in user.said_by("character", since=end)[-1]
         assert any(word in understood(user.heard(end)) for word in ("bao", "bow", "bau", "name"))
         figures = user.seen.figures[-1]
-        assert set(figures) >= {"fps", "chunk_ms", "turn_ms", "drops", "response_id"}
+        assert set(figures) >= {"fps", "chunk_ms", "turn_ms", "late_chunks", "response_id"}
         assert figures["chunk_ms"] == pytest.approx(50)
         (turn,) = light.turns
         assert next(iter(turn.stamps)) == "speech_end"
@@ -102,7 +102,7 @@ def test_speaking_up_silences_the_character(tell: Tell, capsys: pytest.CaptureFi
             speech = say("Wait, please tell me a long story.", "hibari")
             onset = time.monotonic() + np.argmax(np.abs(speech) > 0.02) / SAMPLE_RATE
             user.say(speech)
-            await user.until(lambda: light._cancelled >= light.publisher.conversation._response_id, "not cancelled", 60)
+            await user.until(lambda: light._cancelled >= light.publisher.conversation.response_id, "not cancelled", 60)
             await asyncio.sleep(0.5)
             heard = [at for at, pcm in user.seen.sound if at >= onset and np.abs(pcm).max(initial=0) > 0.01]
             silent.append((max(heard) if heard else onset) - onset)

@@ -83,8 +83,8 @@ def test_a_spoken_question_gets_a_spoken_answer_from_the_chosen_face(
         assert "name" in understood(user.heard(end))
         trace = await asyncio.to_thread(application.request, "GET", f"/v1/sessions/{session['id']}/trace")
         rows = {e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
-        assert rows == {"aligner", "dit.0", "decoder", "publisher", "shown", "turns"}
-        assert {"first_pcm", "seen"} <= {e["name"] for e in trace["traceEvents"]}
+        assert rows == {"aligner", "dit.0", "decoder", "publisher", "publish_to_render", "turns"}
+        assert {"first_pcm", "rendered"} <= {e["name"] for e in trace["traceEvents"]}
         with capsys.disabled():
             print(f"\nturn {first - end:.2f} s at the user, {fps:.1f} fps, {user.seen.figures[-1]}")
 

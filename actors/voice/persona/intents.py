@@ -64,5 +64,5 @@ def plain(text: str) -> str:
 
 
 def intent_of(text: str) -> str | None:
-    """The name of what `text` (as `plain` gives it) is after, or None."""
+    """The name of the intent of `text`, which `plain` has made, or None."""
     return next((name for name, pattern in INTENTS if pattern.search(text)), None)

@@ -1,4 +1,4 @@
-"""What the user told about themselves, and finding it again."""
+"""What the user has said about themselves, and finding it again."""
 
 from __future__ import annotations
 

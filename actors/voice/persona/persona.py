@@ -1,4 +1,4 @@
-"""A simple, honest conversation in character, by rules: offline, at once, and the same for the same seed."""
+"""A simple, honest conversation in character, by rules: offline, without delay, and the same for the same seed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from actors.voice.persona.sums import solve
 from actors.voice.protocols import Message, Tool, ToolCall
 from characters.character import Character
 
-# A reply that ends in one of these offers makes "yes" mean the offer.
+# After a reply that ends with one of these offers, "yes" accepts the offer.
 _OFFERS = ("a joke?", "hear a joke?", "another joke?", "another?", "joke in its place?", "joke instead?")
 _NAME_ASKED = ("your name?", "what's yours?", "should I call you", "Would you tell me?")
 _ANSWERS_PER_TURN = 3
-_RECENT = 6  # intents back within which a question counts as asked again
-# Intents whose answers take no "as I said" in front.
+_RECENT = 6  # newest intents, among which a question counts as asked again
+# Intents whose answers never begin with "as I said".
 _NO_REPEATS = "greet joke story thanks sorry bye night stop laugh again recall taste glad like"
 _NEVER_REPEATED = frozenset(_NO_REPEATS.split())
 
 
 class ScriptedPersona:
-    """`LanguageModel` without a model. It knows the character's file, this session's user, and what it may claim.
+    """`LanguageModel` without a model, for one session. It claims only what the character's file and the user say.
 
-    Its state is what it learned about the user and which phrasings it has used; one object serves one session.
+    Its state is what it has learned about the user and which phrasings it has used.
     """
 
     def __init__(self, character: Character, seed: int = 0, now: Callable[[], datetime] = datetime.now) -> None:
@@ -53,7 +53,7 @@ class ScriptedPersona:
         yield self.reply(said[-1] if said else "", heard[-1] if heard else "")
 
     def reply(self, text: str, last_reply: str = "") -> str:
-        """The answer to `text`. `last_reply`: what the user heard last, to which "yes" or "what?" refers."""
+        """The answer to `text`. `last_reply` is what the user heard last: "yes" and "what?" refer to it."""
         learned_name = self.memory.learn_name(text)
         parts = [part for part in re.split(r"(?<=[.!?…])\s+|\n", text) if plain(part)]
         answers: list[str] = []
@@ -63,12 +63,12 @@ class ScriptedPersona:
                 answers.append(answer)
         if not answers:
             return self._say("not caught")
-        # Of several answers the last question is the one left standing; the others would go unanswered.
+        # Of several answers only the last may ask: other questions would stay unanswered.
         *before, last = answers[-_ANSWERS_PER_TURN:]
         return " ".join([*(_without_question(a) for a in before), last])
 
     def _answer(self, part: str, last_reply: str, learned_name: bool, done: set[str]) -> str | None:
-        """The answer to one sentence; None for one that needs none beside the others. `done`: intents of the turn."""
+        """The answer to one sentence; None if the others cover it. `done`: intents of the turn, answered before."""
         words = plain(part)
         intent = intent_of(words)
         if learned_name and "name" not in done and (intent in (None, "greet", "recall") or "name" in words):

@@ -14,7 +14,7 @@ _OPERATORS = {
 }  # fmt: skip
 _SPOKEN = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
 _FILLER = frozenset({"by", "away"})
-# Whisper writes the number's homophone now and then; between operators it can only be the number.
+# Whisper sometimes writes a number's homophone; between operators it can only be the number.
 _HOMOPHONES = {"to": "two", "too": "two", "for": "four", "fore": "four", "ate": "eight", "won": "one", "tin": "ten"}
 _ASKS = re.compile(
     r"how much|what('s| is| are)|calculate|work out|add|equals?|sum|can you|tell me|=|^\W*[\d(]", re.IGNORECASE
@@ -31,11 +31,11 @@ class Sum:
 
 
 def solve(text: str) -> Sum | None:
-    """The sum that is asked for in `text`, or None if there is none. Raises ZeroDivisionError as arithmetic does."""
+    """The sum that `text` asks for, or None. Raises ZeroDivisionError if it divides by zero."""
     text = text.lower().replace("%", " percent ")
     for pattern, function, name in _SPECIAL:
         if match := re.search(pattern, text):
-            # The number stands in the pattern's group if it has one, else behind it.
+            # The number is the pattern's group, if it has one, else it follows the match.
             number = read(_words(match.group(1) if match.re.groups else text[match.end() :]))
             if number is not None:
                 return _answer(name.format(to_words(number[0])), function(number[0]))
@@ -47,7 +47,7 @@ def solve(text: str) -> Sum | None:
     if len(tokens) < 3 or not operators or not (_ASKS.search(text) or len(tokens) >= len(words) - 1):
         return None
     if "and" in words and not re.search(r"\badd\b|\bsum\b|\bplus\b|[+*/x]|times|minus|divided", text):
-        return None  # "two and three" alone is no sum
+        return None  # "two and three" alone is not a sum
     question = " ".join(_SPOKEN[t] if isinstance(t, str) else to_words(t) for t in tokens)
     return _answer(question, _evaluate(tokens))
 

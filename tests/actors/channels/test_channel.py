@@ -156,16 +156,22 @@ def test_a_wrong_tensor_is_refused_and_changes_nothing(pair: Pair, wrong: torch.
     assert receiver.recv()[0].index == 1
 
 
-@pytest.mark.parametrize("aborting", ["sender", "receiver"])
-def test_abort_wakes_a_waiting_receiver(pair: Pair, aborting: str) -> None:
-    sender, receiver = pair()
-    thread, results = in_thread(receiver.recv)
+def assert_abort_wakes(waiting: Callable[[], object], aborting: Channel) -> None:
+    """`waiting` blocks until the abort, and ends within 100 ms of it."""
+    thread, results = in_thread(waiting)
     time.sleep(0.05)
+    assert not results
     start = time.monotonic()
-    (sender if aborting == "sender" else receiver).abort()
+    aborting.abort()
     thread.join(5)
     assert isinstance(results[0], ChannelAborted)
     assert results[1] - start < 0.1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("aborting", ["sender", "receiver"])
+def test_abort_wakes_a_waiting_receiver(pair: Pair, aborting: str) -> None:
+    sender, receiver = pair()
+    assert_abort_wakes(receiver.recv, sender if aborting == "sender" else receiver)
     with pytest.raises(ChannelAborted):
         receiver.recv()
 
@@ -178,14 +184,7 @@ def test_abort_wakes_a_waiting_sender(pair: Pair, aborting: str) -> None:
         for i in range(3):
             sender.send(torch.zeros(SPEC.shape).bfloat16(), Header(i, 0))
 
-    thread, results = in_thread(feed)
-    time.sleep(0.05)
-    assert not results
-    start = time.monotonic()
-    (sender if aborting == "sender" else receiver).abort()
-    thread.join(5)
-    assert isinstance(results[0], ChannelAborted)
-    assert results[1] - start < 0.1  # type: ignore[operator]
+    assert_abort_wakes(feed, sender if aborting == "sender" else receiver)
     with pytest.raises(ChannelAborted):
         sender.reserve()
 

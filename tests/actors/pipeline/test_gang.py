@@ -21,7 +21,9 @@ from actors.pipeline.topology import Profile, Topology, plan_topology
 from characters.chunk import CHUNK_SECONDS
 from characters.errors import UserError
 from characters.model.plan import ParallelPlan
+from tests.actors import probes
 from tests.actors.fakes import BRIGHT, DARK
+from tests.actors.probes import account, change_model, deadline, issued, push
 
 pytestmark = pytest.mark.usefixtures("ray_started")
 
@@ -86,6 +88,10 @@ def wait_for_chunks(gang: Gang, count: int) -> None:
     eventually(lambda: len(published(gang)) >= count, f"{count} chunks were not published")
 
 
+def assert_goes_on(gang: Gang) -> None:
+    wait_for_chunks(gang, len(published(gang)) + 3)
+
+
 def bursts(blocks: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Noise that is on or off for a frame's length at random: float32 [1000 * blocks], and bool [blocks]."""
     rng = np.random.default_rng(seed)
@@ -96,7 +102,7 @@ def bursts(blocks: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def seen_and_heard(gang: Gang) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of every frame: whether it was bright, whether it had sound, and how far apart the two left (seconds)."""
-    room = gang.call("publisher", "room")
+    room = probes.room(gang)
     video, audio = list(room.video), list(room.audio)
     count = min(len(video), len(audio))
     bright = np.array([luma > (DARK + BRIGHT) / 2 for _, _, luma, _ in video[:count]])
@@ -109,8 +115,9 @@ def test_lockstep(start: Start) -> None:
     """Real sound through real processes: every frame shows what is heard under it, and nothing is lost."""
     gang = start()
     pcm, on = bursts(60)
-    assert gang.call("aligner", "push", 0, pcm) == len(pcm)
-    eventually(lambda: gang.call("aligner", "account", 0).played == len(pcm), "the sound was not played")
+    assert push(gang, 0, pcm) == len(pcm)
+    eventually(lambda: account(gang, 0).played == len(pcm), "the sound was not played")
+    assert gang.alone() == 0.0, "a stub room has no users who could leave"
     bright, loud, skew = seen_and_heard(gang)
     assert np.array_equal(bright, loud)
     first = int(np.argmax(loud))
@@ -118,8 +125,8 @@ def test_lockstep(start: Start) -> None:
     assert np.abs(skew).max() < 0.045
     indices = published(gang)
     assert indices == list(range(len(indices)))
-    deadline = gang.call("publisher", "deadline")
-    print(f"\n{deadline.chunks} chunks, {deadline.misses} late, A/V skew at most {np.abs(skew).max() * 1e3:.2f} ms")
+    left = deadline(gang)
+    print(f"\n{left.chunks} chunks, {left.misses} late, A/V skew at most {np.abs(skew).max() * 1e3:.2f} ms")
 
 
 def test_networks_in_the_pipeline_and_the_cost_of_hops(start: Start) -> None:
@@ -132,9 +139,8 @@ def test_networks_in_the_pipeline_and_the_cost_of_hops(start: Start) -> None:
     assert table["hops"][0] < 0.015
     indices = published(gang)
     assert indices == list(range(len(indices)))
-    room = gang.call("publisher", "room")
-    times = np.array([t for t, *_ in room.video])
-    lost = gang.call("publisher", "deadline").lost
+    times = np.array([t for t, *_ in probes.room(gang).video])
+    lost = deadline(gang).lost
     assert times[-1] - times[0] == pytest.approx((len(times) - 1) / 24 + lost, abs=0.05)
     trace = gang.trace().chrome_trace()["traceEvents"]
     assert {event["args"]["name"] for event in trace if event["ph"] == "M"} >= {"dit.0", "decoder"}  # type: ignore[index]
@@ -149,30 +155,29 @@ def test_the_decoder_in_the_process_of_the_dit(start: Start) -> None:
 def test_a_slow_model_slows_everything_and_nothing_piles_up(start: Start) -> None:
     gang = start()
     wait_for_chunks(gang, 3)
-    gang.call("dit.0.0", "set", "delay", 0.4)
-    before = gang.call("publisher", "deadline")
+    change_model(gang, delay=0.4)
+    before = deadline(gang)
     time.sleep(3)
-    after = gang.call("publisher", "deadline")
+    after = deadline(gang)
     chunks = after.chunks - before.chunks
     assert 5 <= chunks <= 9, "it runs at the model's pace"
     assert after.misses - before.misses >= chunks - 3
-    issued = gang.call("aligner", "snapshot")["index"]
-    assert issued - gang.call("publisher", "deadline").chunks <= 4
+    assert issued(gang) - deadline(gang).chunks <= 4
     # The clock has moved on by the time lost: sound that was not played has not been skipped.
     bright, loud, _ = seen_and_heard(gang)
     assert np.array_equal(bright, loud)
-    gang.call("dit.0.0", "set", "delay", 0.0)
-    misses = gang.call("publisher", "deadline").misses
+    change_model(gang, delay=0.0)
+    misses = deadline(gang).misses
     time.sleep(1.5)
-    assert gang.call("publisher", "deadline").misses - misses <= 2
+    assert deadline(gang).misses - misses <= 2
 
 
 def test_a_fast_model_does_not_run_ahead(start: Start) -> None:
     gang = start()
     wait_for_chunks(gang, 2)
     for _ in range(20):
-        issued, shown = gang.call("aligner", "snapshot")["index"], gang.call("publisher", "deadline").chunks
-        assert issued - shown <= 3
+        decided, shown = issued(gang), deadline(gang).chunks
+        assert decided - shown <= 3
         time.sleep(0.03)
 
 
@@ -181,19 +186,18 @@ def test_barge_in(start: Start) -> None:
     wait_for_chunks(gang, 3)
     reactions = []
     for response_id in range(0, 8, 2):
-        gang.call("aligner", "push", response_id, np.full(200_000, 0.5, np.float32))
-        eventually(lambda r=response_id: gang.call("aligner", "account", r).played > 0, "the reply was not played")
+        push(gang, response_id, np.full(200_000, 0.5, np.float32))
+        eventually(lambda r=response_id: account(gang, r).played > 0, "the reply was not played")
         time.sleep(0.2 + 0.04 * response_id)
         asked = time.monotonic()
         gang.cancel(response_id)
         time.sleep(0.6)
-        room = gang.call("publisher", "room")
-        reactions.append(max(t for t, _, peak in room.audio if peak > 0) - asked)
-        heard = gang.call("aligner", "account", response_id)
+        reactions.append(max(t for t, _, peak in probes.room(gang).audio if peak > 0) - asked)
+        heard = account(gang, response_id)
         assert 0 < heard.played < heard.pushed
-        gang.call("aligner", "push", response_id + 1, np.full(8_000, 0.5, np.float32))
+        push(gang, response_id + 1, np.full(8_000, 0.5, np.float32))
         eventually(
-            lambda r=response_id: gang.call("aligner", "account", r + 1).played == 8_000,
+            lambda r=response_id: account(gang, r + 1).played == 8_000,
             "the next reply was not played",
         )
     print(f"\nsilent after {', '.join(f'{max(r, 0) * 1e3:.0f}' for r in reactions)} ms")
@@ -204,11 +208,11 @@ def test_barge_in(start: Start) -> None:
 
 def test_a_role_can_cancel_a_response_everywhere(start: Start) -> None:
     gang = start()
-    gang.call("aligner", "push", 3, np.full(200_000, 0.5, np.float32))
-    eventually(lambda: gang.call("aligner", "account", 3).played > 0, "the reply was not played")
-    gang.call("aligner", "broadcast", 3)
+    push(gang, 3, np.full(200_000, 0.5, np.float32))
+    eventually(lambda: account(gang, 3).played > 0, "the reply was not played")
+    gang.ask("dit.0.0", lambda dit: dit.context.cancel(3))
     time.sleep(0.5)
-    assert gang.call("aligner", "queued") == 0
+    assert gang.ask("aligner", lambda aligner: aligner.queued) == 0
     bright, loud, _ = seen_and_heard(gang)
     assert not bright[-4:].any() and not loud[-4:].any()
     eventually(lambda: gang._states.get("aligner", {}).get("cancelled") == 3, "the gang has not heard of it")
@@ -221,8 +225,8 @@ def test_a_killed_stage_is_replaced_and_the_session_goes_on(start: Start, victim
         on_state=lambda state, reason: states.append((state, reason)), session=SessionSpec(portrait(123), seed=4)
     )
     pcm, on = bursts(120, seed=1)
-    gang.call("aligner", "push", 5, pcm)
-    eventually(lambda: gang.call("aligner", "account", 5).played > 20_000, "the sound was not played")
+    push(gang, 5, pcm)
+    eventually(lambda: account(gang, 5).played > 20_000, "the sound was not played")
     time.sleep(0.8)  # long enough for a snapshot to have been fetched
     before, last = pids_of(gang), published(gang)[-1]
     killed = time.monotonic()
@@ -234,30 +238,29 @@ def test_a_killed_stage_is_replaced_and_the_session_goes_on(start: Start, victim
     print(f"\nSIGKILL of {victim}: running again after {rebuilt:.2f} s, next chunk after {shown:.2f} s")
     after = pids_of(gang)
     assert {name for name in STAGES if before[name] != after[name]} == {victim}
-    assert gang.call("dit.0.0", "portraits") == [123.0]
-    assert gang.call("dit.0.0", "steps") > 0
+    assert probes.model(gang).portraits == [123.0]
+    assert probes.model(gang).steps > 0
     if victim == "room":
         assert published(gang)[0] > last - 10, "the clock did not go on"
         return
-    eventually(lambda: gang.call("aligner", "account", 5).played == len(pcm), "the sound was not played to its end")
+    eventually(lambda: account(gang, 5).played == len(pcm), "the sound was not played to its end")
     bright, loud, _ = seen_and_heard(gang)
     assert np.array_equal(bright, loud)
     first = int(np.argmax(loud))
     assert np.array_equal(loud[first : first + len(on)], on), "sound was lost or repeated"
     indices = published(gang)
     assert indices == list(range(len(indices)))
-    assert gang.call("publisher", "deadline").misses >= 1
+    assert deadline(gang).misses >= 1
 
 
 def test_a_role_that_raises_is_replaced(start: Start) -> None:
     states: list[tuple[str, str]] = []
     gang = start(on_state=lambda state, reason: states.append((state, reason)))
     wait_for_chunks(gang, 3)
-    gang.call("dit.0.0", "set", "faults", 1)
+    change_model(gang, faults=1)
     eventually(lambda: len(states) == 3, "not rebuilt")
     assert states[1][0] == "rebuilding" and "a fault that was asked for" in states[1][1]
-    count = len(published(gang))
-    wait_for_chunks(gang, count + 3)
+    assert_goes_on(gang)
 
 
 def test_a_stage_that_hangs_is_killed_and_replaced(start: Start) -> None:
@@ -268,8 +271,7 @@ def test_a_stage_that_hangs_is_killed_and_replaced(start: Start) -> None:
     os.kill(pid, signal.SIGSTOP)
     eventually(lambda: states == ["running", "rebuilding", "running"], "not rebuilt")
     assert not Path(f"/proc/{pid}").exists()
-    count = len(published(gang))
-    wait_for_chunks(gang, count + 3)
+    assert_goes_on(gang)
 
 
 def test_a_session_in_which_nothing_moves_is_connected_anew(start: Start) -> None:
@@ -277,10 +279,9 @@ def test_a_session_in_which_nothing_moves_is_connected_anew(start: Start) -> Non
     gang = start(on_state=lambda state, reason: states.append(state), stall_timeout=2.0)
     wait_for_chunks(gang, 3)
     assert states == ["running"]
-    gang.call("dit.0.0", "set", "delay", 600.0)  # it answers all the same
+    change_model(gang, delay=600.0)  # it answers all the same
     eventually(lambda: states == ["running", "rebuilding", "running"], "not rebuilt", timeout=40.0)
-    count = len(published(gang))
-    wait_for_chunks(gang, count + 3)
+    assert_goes_on(gang)
 
 
 def test_another_session_in_the_same_processes(start: Start) -> None:
@@ -298,11 +299,11 @@ def test_another_session_in_the_same_processes(start: Start) -> None:
     wait_for_chunks(gang, 4)
     print(f"\nanother session's fourth chunk after {time.monotonic() - began:.2f} s")
     assert states == ["running", "starting", "starting", "running"]
-    assert gang.call("dit.0.0", "portraits") == [123.0, 45.0]
+    assert probes.model(gang).portraits == [123.0, 45.0]
     assert published(gang)[0] == 0
     pcm, _ = bursts(20)
-    assert gang.call("aligner", "push", 0, pcm) == len(pcm)  # a response that was cancelled in the last session
-    eventually(lambda: gang.call("aligner", "account", 0).played == len(pcm), "the sound was not played")
+    assert push(gang, 0, pcm) == len(pcm)  # a response that was cancelled in the last session
+    eventually(lambda: account(gang, 0).played == len(pcm), "the sound was not played")
     os.kill(pids_of(gang)["decoder"], signal.SIGKILL)
     eventually(lambda: states[-2:] == ["rebuilding", "running"], "not rebuilt")
 
@@ -310,7 +311,7 @@ def test_another_session_in_the_same_processes(start: Start) -> None:
 def test_what_died_is_replaced_for_the_next_session(start: Start) -> None:
     gang = start()
     wait_for_chunks(gang, 3)
-    gang.call("dit.0.0", "set", "delay", 600.0)  # it will not stop
+    change_model(gang, delay=600.0)  # it will not stop
     time.sleep(1)
     before = pids_of(gang)
     gang.renew(gang.topology)
@@ -366,7 +367,7 @@ def test_each_gpu_role_has_its_own_gpu(start: Start, tiny_model: str) -> None:
     # The GPUs are not there, so their channel cannot be either.
     edges = tuple(replace(edge, kind="shared_memory" if edge.kind == "nccl" else edge.kind) for edge in topology.edges)
     gang = start(topology=replace(topology, edges=edges), factory="tests.actors.fakes:build_on_pretended_gpus")
-    gpus = [gang.call(role, "gpus") for role in ("dit.0.0", "decoder")]
+    gpus = [gang.ask(role, lambda found: found.gpus) for role in ("dit.0.0", "decoder")]
     assert len(set(gpus)) == 2 and all(gpu.isdigit() for gpu in gpus)
     assert free("GPU") == 2
     wait_for_chunks(gang, 3)

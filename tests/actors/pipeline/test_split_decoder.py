@@ -26,7 +26,7 @@ Film = list[tuple[np.ndarray, np.ndarray]]
 def wait_for(gang: Gang, chunks: int) -> Film:
     """Latents and frames of the first band's process, once it has made so many."""
     give_up = time.monotonic() + 120
-    while len(film := gang.call("decoder", "film")) < chunks:
+    while len(film := gang.ask("decoder", lambda decoder: decoder.film)) < chunks:
         assert time.monotonic() < give_up, "the chunks never came"
         time.sleep(0.1)
     return film

@@ -20,6 +20,8 @@ from characters.generate.cached import CachedGenerator
 from characters.generate.networks import load_networks
 from characters.model.config import load_model_config
 from characters.model.plan import ParallelPlan
+from tests.actors.probes import push
+from tests.actors.recording import Recorder
 
 pytestmark = pytest.mark.usefixtures("ray_started")
 
@@ -55,7 +57,7 @@ def latents(gang: Gang, past: int) -> dict[int, np.ndarray]:
     """What the decoder was sent, once it has chunk `past` or, that one having been cancelled, a later one."""
     give_up = time.monotonic() + 120
     while True:
-        found: dict[int, np.ndarray] = gang.call("decoder", "latents")
+        found: dict[int, np.ndarray] = gang.ask("decoder", Recorder.latents)
         if max(found, default=-1) >= past:
             return found
         assert time.monotonic() < give_up, f"chunk {past} never came"
@@ -109,7 +111,7 @@ def test_barge_in_does_not_part_the_parts(split_models: dict[str, str]) -> None:
     try:
         latents(gang, 1)
         for response_id in range(6):
-            gang.call("aligner", "push", response_id, np.full(20_000, 0.1, np.float32))
+            push(gang, response_id, np.full(20_000, 0.1, np.float32))
             time.sleep(0.15)
             gang.cancel(response_id)
         newest = max(latents(gang, 1))

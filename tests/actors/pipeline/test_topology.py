@@ -24,7 +24,7 @@ def test_every_shipped_profile_can_be_laid_out() -> None:
 
 def test_laptop() -> None:
     topology = plan_topology(load_profile("laptop"))
-    assert topology.places == ["aligner", "dit.0", "decoder", "publisher"]
+    assert topology.spans == ["aligner", "dit.0", "decoder", "publisher"]
     assert [stage.name for stage in topology.stages] == ["room", "dit.0.0", "decoder"]
     assert topology.bundles == [{"CPU": 0.25}] * 3
     assert {(e.source, e.target): (e.spec, e.kind, e.slots) for e in topology.edges} == {
@@ -56,14 +56,14 @@ def test_the_invariants_of_every_plan(pipeline: int, sequence: int, decoder: int
     for rank in range(sequence):
         shards = [r.shard.layers for r in roles if r.shard is not None and r.shard.rank == rank]
         assert [layer for a, b in shards for layer in range(a, b)] == list(range(60))
-    # Edges lead onward, from an earlier place to a later one, and every role but the last sends to someone.
-    place = {role.name: role.place for role in roles}
-    assert all(place[edge.source] < place[edge.target] for edge in topology.edges)
-    assert sorted(set(place.values())) == list(range(len(topology.places)))
+    # Edges lead onward, from an earlier span to a later one, and every role but the last sends to someone.
+    span = {role.name: role.span for role in roles}
+    assert all(span[edge.source] < span[edge.target] for edge in topology.edges)
+    assert sorted(set(span.values())) == list(range(len(topology.spans)))
     for role in roles:
         assert topology.inputs(role.name) or role.kind == "aligner"
         # Ranks above 0 of the last group send nothing: rank 0 has the whole latent.
-        last_group = role.shard is not None and role.place == pipeline and role.shard.rank > 0
+        last_group = role.shard is not None and role.span == pipeline and role.shard.rank > 0
         assert topology.outputs(role.name) or role.kind == "publisher" or last_group
     # A chunk's sound waits where its pictures are waited for, as long as the way is.
     (pcm,) = [edge for edge in topology.edges if edge.port == "pcm"]
@@ -81,7 +81,7 @@ def test_a_decoder_over_two_gpus() -> None:
     names = [stage.name for stage in topology.stages]
     assert names == ["room", "dit.0.0", "dit.0.1", "decoder", "decoder.1"]
     assert [bundle.get("GPU", 0) for bundle in topology.bundles] == [0, 1, 1, 1, 1]
-    assert topology.places == ["aligner", "dit.0", "decoder", "publisher"]
+    assert topology.spans == ["aligner", "dit.0", "decoder", "publisher"]
     assert [topology.stages[i].roles[0].band for i in (3, 4)] == [0, 1]
     (first,), (second,) = topology.inputs("decoder"), topology.inputs("decoder.1")
     assert first.source == second.source == "dit.0.0" and first.spec == second.spec

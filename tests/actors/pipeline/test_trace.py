@@ -59,13 +59,13 @@ def test_what_a_user_has_seen() -> None:
     trace.add(Header(0, -1).stamped(0, 1.0, 2.0).stamped(1, 2.0, 3.0))
     trace.add(Header(1, 4).stamped(0, 2.0, 3.0).stamped(1, 3.0, 4.0))
     trace.add_turn(Turn(4, {"speech end": 1.0, "first frame": 3.5, "chunk over": 4.5}))
-    assert trace.turn_seconds()["turn"] == [3.5], "nobody has told when it was seen"
-    # A chunk's last frame leaves when its last place has ended.
-    assert trace.add_shown(3, 3.05) == pytest.approx(0.05)
-    assert trace.add_shown(4, 4.0) == pytest.approx(3 / 24)
-    assert trace.add_shown(400, 4.0) is None
-    assert trace.seconds()["shown"] == pytest.approx([0.05, 3 / 24])
-    assert trace.turn_seconds() == {"speech end > first frame": [2.5], "first frame > seen": [0.5], "turn": [3.0]}
+    assert trace.turn_seconds()["turn"] == [3.5], "nobody has told when it was rendered"
+    # A chunk's last frame leaves when its last span ends.
+    assert trace.add_render(3, 3.05) == pytest.approx(0.05)
+    assert trace.add_render(4, 4.0) == pytest.approx(3 / 24)
+    assert trace.add_render(400, 4.0) is None
+    assert trace.seconds()["publish_to_render"] == pytest.approx([0.05, 3 / 24])
+    assert trace.turn_seconds() == {"speech end > first frame": [2.5], "first frame > rendered": [0.5], "turn": [3.0]}
     assert [e["tid"] for e in trace.chrome_trace()["traceEvents"] if e["ph"] == "X"].count(2) == 2
 
 
@@ -84,7 +84,7 @@ class Entering(float):
     def __reduce__(self) -> tuple[type[float], tuple[float]]:
         self.trace.add(chunk(9, 9.0))
         self.trace.add_turn(Turn(9, {}))
-        self.trace.shown[9] = 9.0
+        self.trace.rendered[9] = 9.0
         return float, (float(self),)
 
 
@@ -93,11 +93,11 @@ def test_pickled_while_a_stage_enters_chunks() -> None:
     for i in range(3):
         trace.add(chunk(i, Entering(10.0 * i)))
         trace.add_turn(Turn(i, {"a": Entering(i)}))
-        trace.shown[i] = Entering(i)
+        trace.rendered[i] = Entering(i)
     trace.add(Header(3, 0).stamped(0, Entering(1), 2))
     copied = pickle.loads(pickle.dumps(trace))
-    assert len(copied.chunks) == 4 and len(copied.turns) == 3 and list(copied.shown) == [0, 1, 2]
-    assert len(trace.chunks) > 4 and 9 in trace.shown
+    assert len(copied.chunks) == 4 and len(copied.turns) == 3 and list(copied.rendered) == [0, 1, 2]
+    assert len(trace.chunks) > 4 and 9 in trace.rendered
 
 
 def test_chrome_trace_is_json_with_a_row_for_each_place() -> None:
@@ -105,7 +105,7 @@ def test_chrome_trace_is_json_with_a_row_for_each_place() -> None:
     trace.add(chunk(7, 10.0))
     trace.add_turn(Turn(2, {"speech end": 1.0, "text": 1.5}))
     events = json.loads(json.dumps(trace.chrome_trace()))["traceEvents"]
-    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["a", "b", "c", "shown", "turns"]
+    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["a", "b", "c", "publish_to_render", "turns"]
     spans = [e for e in events if e["ph"] == "X"]
     assert [(e["name"], e["tid"], e["ts"], e["dur"]) for e in spans] == [
         ("chunk 7", 0, 10.0e6, 1e6),

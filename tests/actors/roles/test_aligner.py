@@ -30,7 +30,7 @@ def test_silence_when_nobody_speaks() -> None:
     aligner = AudioAligner()
     for i in range(5):
         chunk = aligner.next()
-        assert (chunk.index, chunk.response_id, chunk.spans) == (i, IDLE, ())
+        assert (chunk.index, chunk.response_id, chunk.pushed) == (i, IDLE, ())
         assert chunk.pcm.shape == (SAMPLES_PER_CHUNK,) and chunk.pcm.dtype == np.float32 and not chunk.pcm.any()
         assert chunk.heard.shape == (48, 80) and chunk.heard.dtype == np.float32
         assert np.allclose(chunk.heard, SILENCE)
@@ -46,7 +46,7 @@ def test_pushed_sound_comes_out_whole_whatever_the_pushes(sizes: list[int]) -> N
     assert np.array_equal(sound(chunks)[: len(given)], given)
     assert not sound(chunks)[len(given) :].any()
     assert [c.response_id for c in chunks[:5]] == [0] * 5 and chunks[-1].response_id == IDLE
-    assert sum(stop - start for c in chunks for start, stop in c.spans) == len(given)
+    assert sum(stop - start for c in chunks for start, stop in c.pushed) == len(given)
 
 
 def test_windows_equal_those_of_the_single_process_stream() -> None:
@@ -67,9 +67,10 @@ def test_sound_waits_for_the_look_ahead() -> None:
     aligner.next()  # has told the model that the next chunk starts with 83 ms of silence
     aligner.push(0, ramp(10_000))
     chunk = aligner.next()
-    assert not chunk.pcm[: MelHearing.ahead].any()
-    assert np.array_equal(chunk.pcm[MelHearing.ahead :], ramp(10_000)[: SAMPLES_PER_CHUNK - MelHearing.ahead])
-    assert chunk.spans == ((MelHearing.ahead, SAMPLES_PER_CHUNK),)
+    ahead = MelHearing.ahead
+    assert not chunk.pcm[:ahead].any()
+    assert np.array_equal(chunk.pcm[ahead:], ramp(10_000)[: SAMPLES_PER_CHUNK - ahead])
+    assert chunk.pushed == ((ahead, SAMPLES_PER_CHUNK),)
 
 
 def test_a_chunk_holds_one_response() -> None:
@@ -110,18 +111,16 @@ def test_cancelling_keeps_newer_responses() -> None:
 
 
 def test_account_of_what_was_heard() -> None:
-    reports: list[tuple[int, int]] = []
-    aligner = AudioAligner(lambda response_id, samples: reports.append((response_id, samples)))
+    aligner = AudioAligner()
     aligner.push(0, ramp(9_000))
     chunks = [aligner.next() for _ in range(4)]
     assert (aligner.account(0).pushed, aligner.account(0).played) == (9_000, 0)
-    aligner.played(0, 4_000)
-    aligner.played(1, 1_500)  # silenced in the middle
+    assert aligner.played(0, 4_000) == (0, 4_000)
+    assert aligner.played(1, 1_500) == (0, 5_500), "silenced in the middle"
     assert aligner.account(0).played == 5_500
-    aligner.played(2, 4_000)
-    aligner.played(3, 4_000)
+    assert aligner.played(2, 4_000) == (0, 6_500)
+    assert aligner.played(3, 4_000) is None
     assert chunks[3].response_id == IDLE
-    assert reports == [(0, 4_000), (0, 5_500), (0, 6_500)]
     assert aligner.account(9).pushed == 0
 
 

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from actors.voice.config import VoiceConfig
-from actors.voice.parts import Parts, open_parts
-from actors.voice.persona import ScriptedPersona
+from actors.voice.parts import OpenParts, Parts, load_parts
 from actors.voice.protocols import LanguageModel
 from actors.voice.stt import Whisper
 from actors.voice.turn import SmartTurn
-from actors.voice.vad import SileroVad
 from characters.character import load_character
 
 
 @pytest.fixture(scope="session")
-def loaded() -> Parts:
-    """Everything that `open_parts` opens by default, warmed up."""
-    parts = open_parts(VoiceConfig(), load_character("leila").character)
-    parts.warm_stt()
-    parts.warm_tts()
-    return parts
+def open_parts() -> OpenParts:
+    return load_parts(VoiceConfig())
+
+
+@pytest.fixture(scope="session")
+def loaded(open_parts: OpenParts) -> Parts:
+    return open_parts(load_character("leila").character)
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +40,11 @@ def smart_turn(loaded: Parts) -> SmartTurn:
 
 
 @pytest.fixture
-def make_parts(loaded: Parts) -> Callable[..., Parts]:
-    """Parts for one session: the heavy ones are shared, the session's state is fresh."""
+def make_parts(open_parts: OpenParts) -> Callable[..., Parts]:
+    """Parts for one session of Leila's, with another language model if one is given."""
 
-    def make(model: LanguageModel | None = None, character: str = "leila") -> Parts:
-        persona = model or ScriptedPersona(load_character(character).character)
-        return Parts(SileroVad(), loaded.end_of_turn, loaded.stt, persona, loaded.speaker)
+    def make(model: LanguageModel | None = None) -> Parts:
+        parts = open_parts(load_character("leila").character)
+        return replace(parts, model=model) if model else parts
 
     return make

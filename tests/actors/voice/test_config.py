@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from actors.voice.config import VoiceConfig
-from actors.voice.parts import open_parts
-from characters.character import load_character
+from actors.voice.parts import load_parts
 from characters.config import load_yaml
 from characters.errors import UserError
 
@@ -32,7 +31,7 @@ def test_from_yaml(tmp_path: Path) -> None:
         ("turn: {pause_ms: 900}", "pause_ms <= min_endpointing_delay_ms"),
         ("barge_in: {min_interruption_duration_ms: 2000}", "min_interruption_duration_ms <= confirm_ms"),
         ("tts: {lead_s: 0}", "lead_s"),
-        ("history_turns: 0", "at least 2"),
+        ("history_messages: 0", "at least 2"),
         ("llm: {api_key: secret}", "unknown key 'llm.api_key'"),
     ],
 )
@@ -43,8 +42,7 @@ def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
 
 def test_a_missing_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
-    character = load_character("leila").character
     for part in ("llm", "stt", "tts"):
         config = load(tmp_path, f"{part}: {{engine: openai, model: m, key_variable: MY_KEY}}")
         with pytest.raises(UserError, match="set the environment variable MY_KEY"):
-            open_parts(config, character)
+            load_parts(config)

@@ -121,8 +121,8 @@ def test_spoken_question_spoken_answer(address: str, microphone: Path, artefacts
         sound = _decode(base64.b64decode(page.evaluate("recording.sound()")))
         written = page.locator("#lines .theirs p").last.inner_text()
         page.get_by_role("button", name="Figures").click()
-        expect(page.locator("[data-figure=way] dd")).to_have_text(re.compile(r"^\d+ ms$"), timeout=TURN_MS)
-        way = page.locator("[data-figure=way] dd").inner_text()
+        expect(page.locator("[data-figure=render] dd")).to_have_text(re.compile(r"^\d+ ms$"), timeout=TURN_MS)
+        delay = page.locator("[data-figure=render] dd").inner_text()
         page.get_by_role("button", name="Hang up").click()
         expect(page.locator("#notice")).to_contain_text("You talked with")
 
@@ -130,7 +130,7 @@ def test_spoken_question_spoken_answer(address: str, microphone: Path, artefacts
     speaking, still = _mouth(seen)
     lasted = seen[-1, 0] - seen[0, 0]
     print(f"answer {written!r}, heard {heard!r}; {len(seen) / lasted:.1f} fps seen over {lasted:.0f} s;", end=" ")
-    print(f"a frame is {way} on its way;", end=" ")
+    print(f"a frame reaches the eye after {delay};", end=" ")
     print(f"mouth changes by {speaking:.2f} a frame when it speaks, by {still:.2f} when it does not")
     assert CHARACTER in written.lower()
     alike = difflib.SequenceMatcher(None, heard.lower(), written.lower()).ratio()

@@ -118,7 +118,7 @@ class Understudy:
             frame += 1
 
     def _once_a_second(self, room: LivekitRoom) -> None:
-        figures = {"fps": 24.0, "chunk_ms": 82.4, "turn_ms": 910, "drops": 0, "response_id": self._segment}
+        figures = {"fps": 24.0, "chunk_ms": 82.4, "turn_ms": 910, "late_chunks": 0, "response_id": self._segment}
         send = room.room.local_participant.publish_data(json.dumps(figures), topic="characters.figures")
         asyncio.run_coroutine_threadsafe(send, room.loop)
         if not self._greeted and room.room.remote_participants:

@@ -1,0 +1,50 @@
+"""The figures of a session that its users may see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from characters.chunk import FRAMES_PER_CHUNK
+
+
+class Figures:
+    """Collects the figures of one session between two looks at them. All methods belong to one thread.
+
+    Args:
+        misses: counts the chunks that left late so far.
+
+    Attributes:
+        chunks: published so far.
+        response_id: of the newest reply.
+        turn: seconds from the end of the user's speech to the first sound of the answer, in the newest turn.
+        render: seconds from the publisher to the user's eye, of the newest frames; None while no client tells.
+    """
+
+    def __init__(self, misses: Callable[[], int], response_id: int) -> None:
+        self.chunks = 0
+        self.response_id = response_id
+        self.turn = 0.0
+        self.render: float | None = None
+        self._misses = misses
+        self._work: list[float] = []  # seconds of work on each chunk since the last look
+        self._looked = time.monotonic()
+
+    def add_chunk(self, work: float) -> None:
+        """A chunk has been published, on which the model and the decoder worked for `work` seconds."""
+        self.chunks += 1
+        self._work.append(work)
+
+    def take(self) -> dict[str, Any]:
+        """The figures since the last look, as the page shows them; durations in milliseconds."""
+        now, work = time.monotonic(), self._work
+        seconds, self._looked, self._work = now - self._looked, now, []
+        return {
+            "fps": round(len(work) * FRAMES_PER_CHUNK / seconds, 1),
+            "chunk_ms": round(1000 * sum(work) / len(work), 1) if work else 0.0,
+            "turn_ms": round(1000 * self.turn),
+            "publish_to_render_ms": None if self.render is None else round(1000 * self.render),
+            "late_chunks": self._misses(),
+            "response_id": self.response_id,
+        }

@@ -1,0 +1,31 @@
+"""What is remembered of a conversation."""
+
+from __future__ import annotations
+
+from actors.voice.history import History
+from actors.voice.protocols import Message
+
+
+def test_what_was_not_answered_audibly_is_one_message_with_what_follows() -> None:
+    history = History(10)
+    history.add_user("What is")
+    history.add_user("your name?")
+    assert history.messages == [Message("user", "What is your name?")]
+    history.answered()
+    history.add_user("Hello?")
+    assert [m.text for m in history.messages] == ["What is your name?", "Hello?"]
+    history.add_character("I'm Leila.")
+    history.add_user("Hi.")
+    assert [m.role for m in history.messages] == ["user", "user", "assistant", "user"]
+
+
+def test_old_messages_are_forgotten_and_a_message_can_be_replaced() -> None:
+    history = History(2)
+    first = history.add_character("Well")
+    twin = history.add_character("Well")
+    history.replace(twin, Message("assistant", "Well, here"))
+    assert [m.text for m in history.messages] == ["Well", "Well, here"], "this very message, not its twin"
+    history.add_user("Stop.")
+    assert [m.text for m in history.messages] == ["Well, here", "Stop."]
+    history.replace(first, Message("assistant", "Too late"))
+    assert [m.text for m in history.messages] == ["Well, here", "Stop."]
