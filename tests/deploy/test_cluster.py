@@ -142,7 +142,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
             page = f"http://{cluster.head_node.address_info['webui_url']}"
             # Added only now, so that the ingress and the media server are on the first, which stays.
             others = [cluster.add_node(**host) for _ in range(HOSTS - 1)]
-            hosts = Hosts(f"http://127.0.0.1:{port}", serve, Dashboard(page), cluster, others)
+            hosts = Hosts(f"http://127.0.0.1:{port}", Dashboard(page), cluster, others)
             yield hosts
             hosts.users.close()
         finally:

@@ -54,7 +54,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
         ) as server,
     ):
         try:
-            application = Application(f"http://127.0.0.1:{HTTP_PORT}", None)
+            application = Application(f"http://127.0.0.1:{HTTP_PORT}")
             wait_for(lambda: server.poll() is not None or _pipelines(application) == 2, log.read_text(), START_SECONDS)
             assert server.poll() is None, log.read_text()
             yield application
