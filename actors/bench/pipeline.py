@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from omegaconf import OmegaConf
@@ -175,7 +175,7 @@ def kill_each(run: Run) -> None:
     for stage in run.topology.stages:
         newest = run.wait_past(run.wait_past(WARM_UP)[-1].index + 12)[-1].index
         time.sleep(1.5)  # so that the gang has heard of a snapshot
-        pid = ray.get(run.gang.handle(stage.roles[0].name).pid.remote())
+        pid: Any = ray.get(run.gang.handle(stage.roles[0].name).pid.remote())
         seen, killed = len(run.states), time.monotonic()
         os.kill(pid, signal.SIGKILL)
         while len(run.states) < seen + 2 and run.gang.state != "failed":

@@ -58,6 +58,8 @@ class Gang:
         max_rebuilds: that are allowed within `rebuild_window` seconds; one more, and the session has failed.
     """
 
+    _session: SessionSpec | None
+
     def __init__(
         self,
         topology: Topology,
@@ -65,7 +67,7 @@ class Gang:
         factory: str = "actors.room.factory:build_roles",
         group: PlacementGroup | None = None,
         first_bundle: int = 0,
-        on_state: Callable[[State, str], None] = lambda state, reason: None,
+        on_state: Callable[[State, str], object] = lambda state, reason: None,
         health_period: float = 1.0,
         health_timeout: float = 10.0,
         stall_timeout: float = 20.0,
@@ -197,7 +199,7 @@ class Gang:
         self._runs: dict[Any, str] = {}  # future of run() -> stage
         self._states: dict[str, dict[str, Any]] = {}
         self._cancelled = NONE_CANCELLED
-        self._session: SessionSpec | None = None
+        self._session = None
         self._rebuilds: deque[float] = deque()
 
     def cancel(self, response_id: int) -> None:
@@ -299,8 +301,8 @@ class Gang:
 
     def _look_after(self) -> None:
         """Ask every stage for its snapshots, kill stages that do not answer, and check that chunks move."""
-        asked = {stage.state.remote(): name for name, stage in self._stages.items()}
-        counted = [stage.counts.remote() for stage in self._stages.values()]
+        asked: dict[Any, str] = {stage.state.remote(): name for name, stage in self._stages.items()}
+        counted: Any = [stage.counts.remote() for stage in self._stages.values()]
         done, hung = ray.wait(list(asked), num_returns=len(asked), timeout=self._health_timeout)
         for answer in done:
             with contextlib.suppress(RayError):  # a death shows in run()'s future
@@ -360,7 +362,7 @@ class Gang:
             The stages that must be replaced, because a role in them raised, they died, or they did not stop and were
             killed here; and why the first of them ended.
         """
-        aborts = [stage.abort.remote() for stage in self._stages.values()]
+        aborts: list[Any] = [stage.abort.remote() for stage in self._stages.values()]
         ray.wait(aborts, num_returns=len(aborts), timeout=_ABORT_TIMEOUT)
         runs = {name: run for run, name in self._runs.items()}
         _, stuck = ray.wait(list(self._runs), num_returns=len(self._runs), timeout=_ABORT_TIMEOUT)

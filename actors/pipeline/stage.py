@@ -149,8 +149,8 @@ class Stage:
             )
             loop.cancelled = cancelled
             self._loops[role.name] = loop
-        for role in self._roles.values():
-            role.connect(str(folder / f"{epoch}-model"))
+        for found in self._roles.values():
+            found.connect(str(folder / f"{epoch}-model"))
 
     def run(self) -> None:
         """Run every role until the channels are aborted.

@@ -262,6 +262,7 @@ def plan_topology(profile: Profile) -> Topology:
     h, w = model.latent_size
     latent = TensorSpec((model.latent_channels, h, w), profile.dtype)
     # A shard sends its rows of the residual stream and, below them, the condition tokens of the chunk.
+    assert parts[0].shard is not None
     hidden = TensorSpec((parts[0].shard.rows + _conditions(model), model.dit.dim), profile.dtype)
     for role in groups[0]:
         join(aligner, role, "heard", HEARD)

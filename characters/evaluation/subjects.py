@@ -106,7 +106,7 @@ class Speech:
         heard = [torch.from_numpy(log_mel(clip.pcm)) for clip in clips]
         mel, mouth = silence(rows, chunks)
         for row in range(rows):
-            at, order = 0, []
+            at, order = 0, list[int]()
             while at < chunks:
                 order = order or list(random.permutation(len(clips)))
                 index = order.pop()

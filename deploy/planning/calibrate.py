@@ -121,7 +121,7 @@ def _nearest(name: str) -> Rates:
 
 def _seconds(work: Callable[[], Any], device: torch.device, seconds: float) -> float:
     """Median seconds of one call, of the second half of `seconds`."""
-    spent = []
+    spent: list[float] = []
     give_up = time.perf_counter() + seconds
     with torch.inference_mode():
         work()

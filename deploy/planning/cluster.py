@@ -23,7 +23,7 @@ class Gpu(NamedTuple):
 
     node: str
     island: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides the method of tuples, which nobody needs
 
 
 @dataclass(frozen=True, slots=True)

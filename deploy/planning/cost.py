@@ -103,7 +103,7 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
     Raises:
         UserError: a decoder whose time nobody knows, or a sequence group or a split decoder without NVLink.
     """
-    links = links or Links(("island",) * (plan.pipeline - 1))
+    links = links or Links(tuple[Link, ...](["island"] * (plan.pipeline - 1)))
     measured = rates.models.get(name)
     if plan.sequence > 1 and rates.nvlink is None:
         raise UserError(f"{rates.name} has no NVLink, which a sequence group needs")

@@ -278,8 +278,8 @@ class Fleet:
         for name, islands in taken.items():
             yield name, tuple(islands)
         for (of, signature), nodes in self._alike.items():
-            if of == kind and (name := next((n for n in nodes if n not in taken), None)) is not None:
-                yield name, signature
+            if of == kind and (free := next((n for n in nodes if n not in taken), None)) is not None:
+                yield free, signature
 
     def _count(self, taken: dict[str, list[int]], at: _Island, size: int) -> None:
         taken.setdefault(at[0], list(self._signature(at[0])))[at[1]] -= size

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 
 import torch
 import torch.distributed as dist
@@ -346,7 +347,7 @@ def kill_one(size: int, gpus: list[str], see_all: bool, way: str) -> tuple[str, 
 
 def start(
     target: Callable[..., None], size: int, gpus: list[str], see_all: bool, path: str, *arguments: object
-) -> list[tuple[multiprocessing.Process, Connection]]:
+) -> list[tuple[SpawnProcess, Connection]]:
     """A process and a pipe for each rank."""
     context, ranks = multiprocessing.get_context("spawn"), []
     for rank in range(size):

@@ -111,7 +111,7 @@ def measure_floor(
         products(layer, 1, len(PRODUCTS))
 
     def measure(work: Callable[[int], None]) -> Timing:
-        return sustained(capture(lambda: [work(layer) for layer in range(layers)]), seconds)
+        return sustained(capture(lambda: list(map(work, range(layers)))), seconds)
 
     return Floor(
         products=measure(lambda layer: products(layer, 0, len(PRODUCTS))),

@@ -134,6 +134,7 @@ class _Meter:
 
     def __init__(self, device: int) -> None:
         self._handle = ctypes.c_void_p()
+        self._nvml: ctypes.CDLL | None
         uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
         try:
             self._nvml = ctypes.CDLL("libnvidia-ml.so.1")

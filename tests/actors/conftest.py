@@ -15,6 +15,7 @@ def ray_started() -> Iterator[None]:
     settings = {
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # by default 15: they keep time, whatever else runs
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:

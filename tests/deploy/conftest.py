@@ -1,10 +1,14 @@
-"""One running application for the tests that talk: real Ray, real livekit-server, real Serve."""
+"""One running application for the tests that talk: `characters up`, with real Ray, livekit-server and Serve."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from deploy.cli.starting import ENVIRONMENT
+from deploy.serving.settings import free_ports
 
-_FREE_SECONDS = 120.0
+_START_SECONDS, _FREE_SECONDS = 300.0, 120.0
 # Every process started from here on inherits it.
 os.environ["CHARACTERS_TESTS"] = str(os.getpid())
 _MARK = f"CHARACTERS_TESTS={os.getpid()}".encode()
@@ -27,7 +31,6 @@ class Application:
     """What a test may know of it."""
 
     address: str
-    handles: Any  # ray.serve, for a look behind
 
     def request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """JSON in and out; raises urllib.error.HTTPError."""
@@ -53,33 +56,54 @@ class Application:
         return str(self.request("GET", f"/v1/sessions/{session['id']}")["state"])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that share something follow one another; the browser goes before asyncio runs its own loops again."""
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool]:
+        fixtures = getattr(item, "fixturenames", ())
+        browser, application = "browser" in fixtures, "application" in fixtures
+        return browser or application, not browser, application
+
+    items.sort(key=place)
+
+
+def up(port: int, program: str = "characters.cli.main") -> list[str]:
+    """The command that starts everything."""
+    return [sys.executable, "-m", program, "up", "--no-dashboard", "--port", str(port)]
+
+
 @pytest.fixture(scope="session")
 def application() -> Iterator[Application]:
-    """Profile laptop, one pipeline."""
-    from deploy.serving import livekit_server
-
-    assert livekit_server.find_server() is not None, "no livekit-server: characters livekit install"
+    """Profile laptop, one pipeline, started and stopped as by its user."""
     # Metrics leave each process once a second instead of every ten.
-    quick = {"RAY_metrics_report_interval_ms": "1000"}
-    os.environ.update(ENVIRONMENT | {"RAY_AUTH_MODE": "disabled"} | quick)
-    import ray
+    environment = os.environ | {"RAY_metrics_report_interval_ms": "1000"}
+    command = up(free_ports(18000, 1), "tests.deploy.short_grace")
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        try:
+            yield Application(_printed_address(running))
+        finally:
+            running.send_signal(signal.SIGINT)
+            try:
+                running.wait(60)
+            except subprocess.TimeoutExpired:
+                running.kill()
+    assert running.returncode == 0
+    wait_for(lambda: not processes("livekit-server.*|ray::.*|raylet|gcs_server"), "something is still there")
 
-    if ray.is_initialized():
-        ray.shutdown()  # of other tests, with other resources
-    from ray import serve
 
-    from deploy.app import build
-    from deploy.serving.settings import free_ports
-
-    port = free_ports(18000, 1)
-    app = build({"http_port": port, "livekit_port": free_ports(17880), "grace_s": 3})
-    ray.init("local", _node_ip_address="127.0.0.1", num_cpus=4, include_dashboard=False, object_store_memory=200 << 20)
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
-    serve.run(app)
-    yield Application(f"http://127.0.0.1:{port}", serve)
-    serve.shutdown()
-    ray.shutdown()
-    assert not processes("livekit-server.*"), "the media server is still there"
+def _printed_address(running: subprocess.Popen[str]) -> str:
+    assert running.stdout is not None
+    guard = threading.Timer(_START_SECONDS, running.kill)
+    guard.start()
+    told = ""
+    for line in running.stdout:
+        told += line
+        if found := re.search(r"open (http://127\.0\.0\.1:\d+)", line):
+            guard.cancel()
+            return found[1]
+    raise AssertionError(f"`characters up` has not come up:\n{told}")
 
 
 def processes(pattern: str) -> list[int]:

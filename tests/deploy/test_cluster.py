@@ -142,7 +142,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
             page = f"http://{cluster.head_node.address_info['webui_url']}"
             # Added only now, so that the ingress and the media server are on the first, which stays.
             others = [cluster.add_node(**host) for _ in range(HOSTS - 1)]
-            hosts = Hosts(f"http://127.0.0.1:{port}", serve, Dashboard(page), cluster, others)
+            hosts = Hosts(f"http://127.0.0.1:{port}", Dashboard(page), cluster, others)
             yield hosts
             hosts.users.close()
         finally:
@@ -170,7 +170,7 @@ def test_scaling_under_live_sessions_cuts_none(hosts: Hosts) -> None:
 def test_sessions_fill_the_islands_and_move_from_a_host_that_is_gone(hosts: Hosts) -> None:
     import ray
 
-    wait_for(lambda: hosts.health()["room"] == 6, "the hosts are not seen")
+    wait_for(lambda: hosts.health()["capacity"] == 6, "the hosts are not seen")
     hosts.scale(7, wait=False)
     wait_for(lambda: hosts.replicas().get("RUNNING") == 6, "not six", SLOW)
     told = wait_for(lambda: hosts.health()["shortfall"], "the seventh is not missed")
@@ -197,7 +197,7 @@ def test_sessions_fill_the_islands_and_move_from_a_host_that_is_gone(hosts: Host
     wait_for(lambda: hosts.health()["running"] == 3, "they do not end")
     began = time.monotonic()
     hosts.cluster.remove_node(hosts.others.pop(), allow_graceful=False)
-    wait_for(lambda: hosts.health()["room"] == 4, "the host is not missed", SLOW)
+    wait_for(lambda: hosts.health()["capacity"] == 4, "the host is not missed", SLOW)
     wait_for(lambda: hosts.health()["running"] == 3, "its sessions do not move", SLOW)
     print(f"all sessions ran again {time.monotonic() - began:.1f} s after a host had been killed")
     assert [hosts.state(s) for s in sessions[3:]] == ["RUNNING"] * 2

@@ -158,7 +158,6 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
         cluster = Cluster(initialize_head=True, head_node_args=head)
         found = TwoHosts(
             address=f"http://127.0.0.1:{port}",
-            handles=serve,
             dashboard=Dashboard(f"http://{cluster.head_node.address_info['webui_url']}"),
             cluster=cluster,
             others=[],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import math
 import os
@@ -29,6 +30,7 @@ from deploy.grafana.provision import dashboard, provision
 from deploy.load.user import User
 from deploy.serving.settings import free_ports
 from tests.deploy.conftest import Application, processes, wait_for
+from tests.deploy.ports import listening
 
 PANELS = [panel for row in ROWS for panel in row.panels]
 
@@ -85,13 +87,22 @@ class Prometheus:
         return False
 
 
+def metrics() -> str:
+    """host:port where Ray exports what its processes count, "" if nowhere."""
+    for port in listening():
+        with (
+            contextlib.suppress(OSError, http.client.HTTPException),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as answer,
+        ):
+            if b"ray_serve_" in answer.read():
+                return f"127.0.0.1:{port}"
+    return ""
+
+
 @pytest.fixture
 def prometheus(application: Application, tmp_path: Path) -> Iterator[Prometheus]:
     """Scrapes the application's Ray."""
-    import ray
-
-    node = ray.nodes()[0]
-    server = Prometheus(f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}", tmp_path)
+    server = Prometheus(wait_for(metrics, "nobody exports Serve's metrics"), tmp_path)
     yield server
     server.close()
 

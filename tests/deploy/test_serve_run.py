@@ -20,8 +20,8 @@ import pytest
 from deploy.cli.starting import ENVIRONMENT
 from deploy.load.user import User
 from deploy.serving.settings import HTTP_PORT, free_ports, is_free
-from tests.actors.conftest import TINY
 from tests.deploy.conftest import Application, processes, wait_for
+from tests.models import TINY
 
 START_SECONDS = 180
 # The decoder in the DiT's process: two processes less to start.
@@ -54,7 +54,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
         ) as server,
     ):
         try:
-            application = Application(f"http://127.0.0.1:{HTTP_PORT}", None)
+            application = Application(f"http://127.0.0.1:{HTTP_PORT}")
             wait_for(lambda: server.poll() is not None or _pipelines(application) == 2, log.read_text(), START_SECONDS)
             assert server.poll() is None, log.read_text()
             yield application

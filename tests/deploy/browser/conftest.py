@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from deploy.serving.api import WEB
-from tests.deploy.browser.browser import open_browser, watch
+from tests.deploy.browser.browser import open_browser, watch, write_question
 from tests.deploy.browser.site import Site, open_site
 
 OpenPage = Callable[..., Page]
@@ -29,9 +29,12 @@ def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def browser(client: None) -> Iterator[Browser]:
-    with open_browser() as browser:
+@pytest.fixture(scope="package")
+def browser(client: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Its microphone asks what the name is."""
+    path = tmp_path_factory.mktemp("microphone") / "question.wav"
+    write_question(path)
+    with open_browser(path) as browser:
         yield browser
 
 

@@ -5,16 +5,9 @@ from __future__ import annotations
 import base64
 import difflib
 import io
-import os
 import re
-import signal
-import socket
 import subprocess
-import sys
-import threading
 import time
-import wave
-from collections.abc import Iterator
 from pathlib import Path
 
 import av
@@ -22,88 +15,27 @@ import grpc
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 from ray.serve.generated import serve_pb2, serve_pb2_grpc
 
 from actors.voice.config import SttConfig
 from actors.voice.stt import open_stt
 from characters.character import list_characters
-from characters.speech import open_voice
-from tests.deploy.browser.browser import open_browser, watch
-from tests.deploy.conftest import processes, wait_for
+from tests.deploy.browser.browser import watch
+from tests.deploy.conftest import Application, up
 from tests.deploy.ports import is_loopback, listening
 
-QUESTION = "What is your name?"
 CHARACTER = "ruby"
-START_SECONDS = 300
 TURN_MS = 60_000
 LOUD, QUIET = 0.01, 0.001  # RMS of speech, and of silence
 EDGE_SECONDS = 0.4  # around speech, in which neither is certain
 SILENCE_SECONDS = 6
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """Where `characters up` says that the page is. $CHARACTERS_PORT: of an instance that may run already."""
-    port = os.environ.get("CHARACTERS_PORT")
-    if port is None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = str(probe.getsockname()[1])
-    with subprocess.Popen(_up(port), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as up:
-        try:
-            yield _printed_address(up)
-        finally:
-            up.send_signal(signal.SIGINT)
-            try:
-                up.wait(60)
-            except subprocess.TimeoutExpired:
-                up.kill()
-    assert up.returncode == 0
-    wait_for(lambda: not processes("livekit-server.*|ray::.*|raylet|gcs_server"), "something is still there")
-
-
-def _up(port: str) -> list[str]:
-    return [sys.executable, "-m", "characters.cli.main", "up", "--no-dashboard", "--port", port]
-
-
-def _printed_address(up: subprocess.Popen[str]) -> str:
-    assert up.stdout is not None
-    guard = threading.Timer(START_SECONDS, up.kill)
-    guard.start()
-    told = ""
-    for line in up.stdout:
-        told += line
-        if found := re.search(r"(?:open|running:) (http://127\.0\.0\.1:\d+)", line):
-            guard.cancel()
-            return found[1]
-    raise AssertionError(f"`characters up` has not come up:\n{told}")
-
-
-@pytest.fixture(scope="module")
-def microphone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The question as Chromium's fake microphone wants it: 48 kHz, mono, 16 bit.
-
-    It begins when the microphone is opened, which on a busy machine is long before the character hears: hence the
-    silence before the question. That after it is longer than the test.
-    """
-    pcm = np.concatenate([piece.pcm for piece in open_voice("hibari").speak(QUESTION)])
-    doubled = np.interp(np.arange(2 * len(pcm)) / 2, np.arange(len(pcm)), pcm)  # 24 -> 48 kHz
-    before, after = np.zeros(12 * 48_000), np.zeros(120 * 48_000)
-    sound = np.concatenate([before, doubled / np.abs(doubled).max() * 0.6, after])
-    path = tmp_path_factory.mktemp("microphone") / "question.wav"
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(48_000)
-        file.writeframes((sound * 32767).astype("<i2").tobytes())
-    return path
-
-
-def test_spoken_question_spoken_answer(address: str, microphone: Path, artefacts: Path) -> None:
-    with open_browser(microphone) as browser:
-        page = browser.new_page(viewport={"width": 1280, "height": 860})
+def test_spoken_question_spoken_answer(application: Application, browser: Browser, artefacts: Path) -> None:
+    with browser.new_page(viewport={"width": 1280, "height": 860}) as page:
         wrong = watch(page)
-        page.goto(address)
+        page.goto(application.address)
         _greeted(page)
 
         page.evaluate((Path(__file__).parent / "recorder.js").read_text())
@@ -140,14 +72,15 @@ def test_spoken_question_spoken_answer(address: str, microphone: Path, artefacts
     assert not wrong
 
 
-def test_a_second_up_finds_the_first(address: str) -> None:
-    done = subprocess.run(_up(address.rpartition(":")[2]), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.strip()) == (0, f"already running: {address}")
+def test_a_second_up_finds_the_first(application: Application) -> None:
+    port = int(application.address.rpartition(":")[2])
+    done = subprocess.run(up(port), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, f"already running: {application.address}")
 
 
-def test_other_machines_are_kept_out(address: str) -> None:
+def test_other_machines_are_kept_out(application: Application) -> None:
     ports = listening()
-    assert is_loopback(ports[int(address.rpartition(":")[2])])
+    assert is_loopback(ports[int(application.address.rpartition(":")[2])])
     open_ones = [port for port, where in ports.items() if not is_loopback(where)]
     # Ray Serve has no setting for where a replica's own port listens; nothing is answered there without the token.
     for port in open_ones:
