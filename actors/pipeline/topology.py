@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 from omegaconf import MISSING
 
@@ -23,15 +22,13 @@ from actors.channels.protocol import SLOTS, TensorSpec
 from actors.pipeline.header import MAX_PLACES
 from actors.voice.config import VoiceConfig
 from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, SAMPLES_PER_CHUNK
-from characters.config import load_yaml
-from characters.errors import UserError, did_you_mean
+from characters.config import load_conf
+from characters.errors import UserError
 from characters.generate.hearing import WINDOW_FRAMES
 from characters.model.conditioning import AUDIO_TOKENS
 from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import BYTES, ParallelPlan, Shard, shards
 from characters.model.plan import check_plan as check_model_plan
-
-PROFILE_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "deploy"
 
 WINDOW = TensorSpec((WINDOW_FRAMES, MEL_BINS), "float32")
 PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
@@ -205,21 +202,9 @@ class Topology:
         return [edge for edge in self.edges if edge.source == role]
 
 
-def profile_names() -> list[str]:
-    """Names of the shipped profiles."""
-    return sorted(path.stem for path in PROFILE_FOLDER.glob("*.yaml"))
-
-
 def load_profile(name: str) -> Profile:
-    """Read conf/deploy/NAME.yaml, or a path to a YAML file.
-
-    Raises:
-        UserError: unknown name, unknown or ill-typed key, or a value out of range.
-    """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else PROFILE_FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        raise UserError(f"there is no deploy profile {name!r}; {did_you_mean(name, profile_names())}")
-    return load_yaml(path, Profile)
+    """Read conf/deploy/NAME.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
+    return load_conf("deploy", name, Profile, "deploy profile")
 
 
 def plan_topology(profile: Profile) -> Topology:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from omegaconf import MISSING
 
-from characters.config import load_yaml
+from characters.config import load_conf
 from characters.errors import UserError
-
-CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "model"
 
 
 @dataclass
@@ -150,22 +147,14 @@ class ModelConfig:
         return rows * columns
 
 
-def model_names() -> list[str]:
-    """Names of the shipped model configs."""
-    return sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
-
-
 def load_model_config(name: str) -> ModelConfig:
-    """Read conf/model/NAME.yaml, or a path to a YAML file.
+    """Read conf/model/NAME.yaml or a path, see `characters.config.load_conf`.
 
     Raises:
-        UserError: unknown name, unknown or ill-typed key, or sizes that don't fit together.
+        UserError: an error of `load_conf`, or sizes that do not fit together.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else CONFIG_FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        raise UserError(f"there is no model {name!r}; the models are: {', '.join(model_names())}")
-    config = load_yaml(path, ModelConfig)
-    check(config, str(path))
+    config = load_conf("model", name, ModelConfig, "model")
+    check(config, f"model {name}")
     return config
 
 

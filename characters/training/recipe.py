@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from characters.config import load_yaml
-from characters.errors import UserError
+from characters.config import load_conf
 
 STAGES = ("autoencoder", "reader", "dit")
-RECIPE_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "train"
 
 
 @dataclass
@@ -66,13 +63,5 @@ class Recipe:
 
 
 def load_recipe(name: str) -> Recipe:
-    """Read conf/train/NAME.yaml, or a path to a YAML file.
-
-    Raises:
-        UserError: unknown name, unknown or ill-typed key.
-    """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPE_FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        names = ", ".join(sorted(p.stem for p in RECIPE_FOLDER.glob("*.yaml")))
-        raise UserError(f"there is no recipe {name!r}; the recipes are: {names}")
-    return load_yaml(path, Recipe)
+    """Read conf/train/NAME.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
+    return load_conf("train", name, Recipe, "recipe")

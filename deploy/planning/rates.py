@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 
 from omegaconf import MISSING
 
-from characters.config import load_yaml
-from characters.errors import UserError, did_you_mean
-
-RATES_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "gpus"
+from characters.config import load_conf
 
 
 class How(Enum):
@@ -121,21 +117,6 @@ class Rates:
             raise ValueError("an island of several GPUs needs nvlink and exchange")
 
 
-def rates_names() -> list[str]:
-    """Kinds that ship with rates."""
-    return sorted(path.stem for path in RATES_FOLDER.glob("*.yaml"))
-
-
 def load_rates(kind: str) -> Rates:
-    """Read conf/gpus/KIND.yaml, whatever the case of KIND, or a path to a YAML file.
-
-    Raises:
-        UserError: unknown kind, unknown or ill-typed key, or a value out of range.
-    """
-    if kind.endswith((".yaml", ".yml")):
-        return load_yaml(kind, Rates)
-    known = {name.lower(): name for name in rates_names()}
-    if kind.lower() not in known:
-        hint = did_you_mean(kind, list(known.values()))
-        raise UserError(f"there are no rates of a GPU {kind!r}; {hint} `characters calibrate` measures another")
-    return load_yaml(RATES_FOLDER / f"{known[kind.lower()]}.yaml", Rates)
+    """Read conf/gpus/KIND.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
+    return load_conf("gpus", kind, Rates, "kind of GPU")

@@ -7,14 +7,10 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from characters.config import load_yaml
-from characters.errors import UserError, did_you_mean
-
-ADMISSION_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "admission"
+from characters.config import load_conf
 
 
 @dataclass
@@ -66,16 +62,8 @@ class AdmissionConfig:
 
 
 def load_admission(name: str) -> AdmissionConfig:
-    """Read conf/admission/NAME.yaml, or a path to a YAML file.
-
-    Raises:
-        UserError: unknown name, unknown or ill-typed key, or a value out of range.
-    """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else ADMISSION_FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        known = sorted(file.stem for file in ADMISSION_FOLDER.glob("*.yaml"))
-        raise UserError(f"there is no admission config {name!r}; {did_you_mean(name, known)}")
-    return load_yaml(path, AdmissionConfig)
+    """Read conf/admission/NAME.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
+    return load_conf("admission", name, AdmissionConfig, "admission config")
 
 
 class Lengths:

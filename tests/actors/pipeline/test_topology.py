@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from actors.channels.protocol import TensorSpec
-from actors.pipeline.topology import Profile, load_profile, plan_topology, profile_names
+from actors.pipeline.topology import Profile, load_profile, plan_topology
+from characters.config import conf_names
 from characters.errors import UserError
 from characters.model.plan import ParallelPlan, shard_rows
 
 
 def test_every_shipped_profile_can_be_laid_out() -> None:
-    assert {"laptop", "h200", "h200x4"} <= set(profile_names())
-    for name in profile_names():
+    assert {"laptop", "h200", "h200x4"} <= set(conf_names("deploy"))
+    for name in conf_names("deploy"):
         topology = plan_topology(load_profile(name))
         assert len(topology.bundles) == len(topology.stages)
         assert topology.stages[0].name == "room"

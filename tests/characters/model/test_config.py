@@ -1,12 +1,13 @@
 import pytest
 import torch
 
+from characters.config import conf_names
 from characters.errors import UserError
-from characters.model.config import DiTConfig, ModelConfig, check, load_model_config, model_names
+from characters.model.config import DiTConfig, ModelConfig, check, load_model_config
 from characters.model.dit import DiT
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", conf_names("model"))
 def test_every_shipped_config_is_sound(name):
     config = load_model_config(name)
     with torch.device("meta"):

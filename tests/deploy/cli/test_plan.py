@@ -31,7 +31,7 @@ def test_plan_shows_what_is_kept_and_why_the_rest_is_not(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gpus", "8xH300"], "there are no rates of a GPU 'H300'; did you mean 'H200'"),
+        (["--gpus", "8xH300"], "there is no kind of GPU 'H300' in conf/gpus; did you mean 'H200'"),
         (["--gpus", "0xH200"], "'0xH200' has no GPU in it"),
         (["--gpus", "H200", "--rates", "no/rates"], "no/rates does not exist"),
         (["--gpus", "H200", "--model", "smal"], "there is no model 'smal'"),

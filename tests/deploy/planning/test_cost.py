@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 
 from actors.pipeline.topology import load_profile, plan_topology
+from characters.config import conf_names
 from characters.errors import UserError
 from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import ParallelPlan
 from deploy.planning.cost import DEADLINE, LOOK_AHEAD, Cost, Links, attention_ms, estimate, product_ms, share_ms
-from deploy.planning.rates import Rates, load_rates, rates_names
+from deploy.planning.rates import Rates, load_rates
 from tests.deploy.planning.known import LARGE
 
 # kernels/RESULTS.md, one GPU's share of a step: context, plan, ms of the step and of its bare products and attention;
@@ -160,7 +161,7 @@ def test_more_work_never_takes_less_time() -> None:
 
 
 def test_every_shipped_rate_says_where_it_comes_from() -> None:
-    for kind in rates_names():
+    for kind in conf_names("gpus"):
         rates = load_rates(kind)
         figures = [v for v in (*vars(rates).values(), *rates.models.values()) if hasattr(v, "how")]
         assert len(figures) >= 13
