@@ -67,9 +67,11 @@ class Profile:
         gpus: GPUs of each GPU process; below 1 several processes share one, and talk through the host's memory.
         cpus: CPUs that Ray reserves for each process.
         threads: PyTorch's threads in each process of the model.
-        flight: chunks between aligner and publisher. More hides more jitter, at 167 ms of latency each; 0 = one more
-            than the model has stages in a row.
+        flight: chunks between aligner and publisher. More hides more jitter, at 167 ms of latency each; 0 = as
+            `chunks_in_flight` says.
         exact_timings: wait for the GPU at the end of each stage, so that its stamps are true.
+        random_weights: serve a model that has no trained weights, whose pictures are noise; without it such a model is
+            refused.
         voice: how the character hears, thinks and speaks.
         scaling: how many such sessions there may be.
     """
@@ -85,6 +87,7 @@ class Profile:
     threads: int = 1
     flight: int = 0
     exact_timings: bool = True
+    random_weights: bool = False
     voice: VoiceConfig = field(default_factory=VoiceConfig)
     scaling: Scaling = field(default_factory=Scaling)
 
@@ -207,6 +210,14 @@ def load_profile(name: str) -> Profile:
     return load_conf("deploy", name, Profile, "deploy profile")
 
 
+def chunks_in_flight(plan: ParallelPlan) -> int:
+    """Chunks between aligner and publisher: one in each stage that follows another, and one more, which hides jitter.
+
+    The planner predicts the turn with it, see `deploy.planning.cost`.
+    """
+    return plan.pipeline + min(plan.decoder, 1) + 1
+
+
 def plan_topology(profile: Profile) -> Topology:
     """Lay out a session.
 
@@ -256,9 +267,18 @@ def plan_topology(profile: Profile) -> Topology:
         join(last, role, "latent", latent)
     frames = TensorSpec((FRAMES_PER_CHUNK, model.height * 3 // 2, model.width), "uint8")
     join(decoders[0], publisher, "frames", frames)
-    flight = profile.flight or plan.pipeline + 1 + min(plan.decoder, 1)
-    join(aligner, publisher, "pcm", PCM, flight)
+    join(aligner, publisher, "pcm", PCM, profile.flight or chunks_in_flight(plan))
     return Topology(profile, model, tuple(stages), tuple(edges))
+
+
+def check_weights(topology: Topology) -> None:
+    """Raise UserError for a model with random weights whose profile does not say `random_weights: true`."""
+    profile = topology.profile
+    if topology.model.random_weights and not profile.random_weights:
+        raise UserError(
+            f"model {profile.model!r} has no trained weights, so its pictures are noise; "
+            "to serve it all the same, set random_weights: true in the deploy profile"
+        )
 
 
 def _kind(profile: Profile, source: StageSpec, target: StageSpec) -> Kind:

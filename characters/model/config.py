@@ -130,6 +130,12 @@ class ModelConfig:
     weights: str = ""
 
     @property
+    def random_weights(self) -> bool:
+        """Whether a part has no trained weights: all pictures are noise then."""
+        wan = self.autoencoder.wan
+        return not self.weights or (wan is not None and not wan.weights)
+
+    @property
     def latent_size(self) -> tuple[int, int]:
         """(height, width) of a latent frame."""
         return self.height // self.latent_stride, self.width // self.latent_stride

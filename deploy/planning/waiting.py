@@ -36,25 +36,19 @@ class AdmissionConfig:
 
     Attributes:
         queue: sessions that may wait.
-        patience: seconds; who has waited longer is not passed any more by sessions that need a GPU of their own.
         typical: seconds of a session, until one has been seen.
-        across_nodes: whether a session's groups and decoder may lie on different hosts.
-        most_gpus: of one session; 0 = as many as the best plan takes.
         everybody: who has no entry among the tenants.
         tenants: by the name of their API key.
     """
 
     queue: int = 50
-    patience: float = 30.0
     typical: float = 120.0
-    across_nodes: bool = False
-    most_gpus: int = 0
     everybody: Tenant = field(default_factory=Tenant)
     tenants: dict[str, Tenant] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.queue < 0 or self.patience < 0 or self.most_gpus < 0 or self.typical <= 0:
-            raise ValueError("queue, patience and most_gpus must not be negative, typical must be positive")
+        if self.queue < 0 or self.typical <= 0:
+            raise ValueError("queue must not be negative, typical must be positive")
 
     def tenant(self, name: str) -> Tenant:
         """Who holds the API key of that name."""

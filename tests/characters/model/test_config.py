@@ -71,6 +71,15 @@ def test_sizes_that_do_not_fit_are_named(change, message):
         check(config, "model.yaml")
 
 
+def test_a_part_without_weights_makes_noise_of_all_pictures():
+    small, large = load_model_config("small"), load_model_config("reference-57b")
+    assert not small.random_weights and large.random_weights
+    large.weights = "large"
+    assert large.random_weights, "its autoencoder has none"
+    large.autoencoder.wan.weights = "wan.safetensors"
+    assert not large.random_weights
+
+
 def test_unknown_model_names_the_known_ones():
     with pytest.raises(UserError, match="small"):
         load_model_config("smal")
