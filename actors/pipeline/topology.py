@@ -39,9 +39,9 @@ class Scaling:
     """How many sessions at a time.
 
     Attributes:
-        sessions: that the machines hold, where somebody has measured it; 0 = as many as the planner finds.
+        sessions: how many the machines hold, if somebody has measured it; 0 = as many as the planner finds.
         most: pipelines at most, if their number follows the demand; 0 = it is set from outside.
-        spares: pipelines kept ready for who comes next, if their number follows the demand.
+        spares: pipelines kept ready for new sessions, if their number follows the demand.
     """
 
     sessions: int = 0
@@ -59,19 +59,18 @@ class Profile:
 
     Attributes:
         model: name of a model config, or a path to one.
-        plan: see `ParallelPlan`.
-        context: chunks that a chunk attends to; 0 = as the model's config says.
+        plan: how the model is spread over processes.
+        context: chunks that a chunk attends to; 0 = as many as the model's config says.
         device: "cpu" or "cuda".
-        dtype: of latents on their way, "bfloat16" or "float32".
+        dtype: of the latents that processes send each other, "bfloat16" or "float32".
         precision: of the DiT's matrix products and KV cache, "bf16" (the model's own dtype) or "fp8".
         gpus: GPUs of each GPU process; below 1 several processes share one, and talk through the host's memory.
         cpus: CPUs that Ray reserves for each process.
         threads: PyTorch's threads in each process of the model.
-        flight: chunks between aligner and publisher. More hides more jitter, at 167 ms of latency each; 0 = as
-            `chunks_in_flight` says.
+        flight: chunks between aligner and publisher. More hides more jitter, at 167 ms of latency each; 0 = one more
+            than the stages that follow one another.
         exact_timings: wait for the GPU at the end of each stage, so that its stamps are true.
-        random_weights: serve a model that has no trained weights, whose pictures are noise; without it such a model is
-            refused.
+        random_weights: whether a model without trained weights may be served. Its pictures are noise.
         voice: how the character hears, thinks and speaks.
         scaling: how many such sessions there may be.
     """

@@ -16,12 +16,15 @@ class DiTConfig:
     """A Wan-compatible video diffusion transformer (Wan 2.1 technical report, section 4.2).
 
     Attributes:
-        dim, ffn_dim, num_heads, num_layers: transformer sizes; head_dim = dim / num_heads.
+        dim: channels of a token.
+        ffn_dim: channels inside the feed-forward network.
+        num_heads: attention heads, of dim / num_heads channels each.
+        num_layers: transformer blocks.
         patch: side of the square spatial patch, in latent pixels.
         freq_dim: width of the sinusoidal timestep embedding.
         rope_theta: RoPE base of the time, height and width axes.
-        concat_previous, concat_reference: append the previous chunk's and the reference image's latent to the input
-            channels.
+        concat_previous: append the previous chunk's latent to the input channels.
+        concat_reference: append the reference image's latent to the input channels.
         prediction: what the network's output means, "x0" or "velocity" (noise - x0).
         residual_reference: the output is a difference to the reference latent ("x0" only).
         text_dim: width of the text encoder's tokens; 0 = no text conditioning.
@@ -51,11 +54,11 @@ class WanVaeConfig:
 
     Attributes:
         encoder_dim, decoder_dim: channels at the finest level. A smaller decoder is faster and needs its own weights.
-        multipliers: channels of the levels, from fine to coarse, in units of these.
-        residual_blocks: of each level of the encoder; the decoder has one more.
+        multipliers: channels of the levels, from fine to coarse, in units of encoder_dim and decoder_dim.
+        residual_blocks: residual blocks in each level of the encoder; the decoder has one more.
         temporal: whether frames are halved with the pixels, after each level but the last.
         patch: side of the pixel block that is one input pixel.
-        shortcuts: around each level (Wan 2.2).
+        shortcuts: whether a shortcut leads around each level (Wan 2.2).
         compact_cache: the decoder remembers the frames before a chunk as bytes, in half the memory.
         weights: safetensors file with the published weights, original or diffusers names; empty = random weights.
     """
@@ -81,8 +84,10 @@ class AutoencoderConfig:
     """Causal streaming autoencoder: the small one, or Wan's.
 
     Attributes:
-        encoder_channels, decoder_channels: of the small one, from fine to coarse, at 1/4, 1/8 and 1/16 of the frame.
-        wan: takes the Wan VAE instead.
+        encoder_channels: channels of the small autoencoder's encoder, from fine to coarse.
+        decoder_channels: channels of the small autoencoder's decoder, from fine to coarse, at 1/4, 1/8 and 1/16 of the
+            frame.
+        wan: sizes of the Wan VAE, which then takes the small autoencoder's place.
     """
 
     encoder_channels: list[int] = field(default_factory=lambda: [48, 96, 128, 160])
@@ -113,9 +118,11 @@ class ModelConfig:
 
     Attributes:
         height, width: frame size in pixels.
-        latent_channels, latent_stride: channels of a latent frame and pixels per latent pixel.
-        sink, ring: chunks of context: the reference image, and the most recent chunks including the current one.
-        weights: folder of safetensors files below characters/weights; empty = random weights.
+        latent_channels: channels of a latent frame.
+        latent_stride: pixels per latent pixel, in each direction.
+        sink: chunks of context that hold the reference image.
+        ring: chunks of context that hold the most recent chunks, the current one among them.
+        weights: folder of safetensors files below characters/weights; empty = random weights, which draw noise.
     """
 
     height: int = MISSING

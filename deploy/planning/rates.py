@@ -23,9 +23,9 @@ class Rate:
     """One figure.
 
     Attributes:
-        value: in the unit that `Rates` states.
-        how: see `How`.
-        date: of the measurement or estimate, YYYY-MM-DD.
+        value: the figure, in the unit that the key's own meaning states.
+        how: whether the figure was measured, fitted to measurements, or estimated.
+        date: day of the measurement or estimate, YYYY-MM-DD.
         source: what was measured, or what the estimate rests on.
     """
 
@@ -40,10 +40,10 @@ class ModelTimes:
     """Milliseconds of one chunk of one model on one device, measured as a whole. They go before the formulas.
 
     Attributes:
-        audio: features and their encoder.
-        dit: all passes.
-        decoder: latent to frames.
-        how, date, source: see `Rate`.
+        audio: milliseconds of the audio features and their encoder.
+        dit: milliseconds of all passes of the DiT.
+        decoder: milliseconds from latent to frames.
+        how, date, source: as of a `Rate`.
     """
 
     audio: float = MISSING

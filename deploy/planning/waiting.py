@@ -18,8 +18,8 @@ class Tenant:
     """What the holder of one API key may do.
 
     Attributes:
-        priority: higher goes first.
-        sessions: running and waiting at a time; 0 = as many as there is room for.
+        priority: sessions with a higher priority leave the queue first.
+        sessions: how many may run and wait at a time; 0 = as many as there is room for.
     """
 
     priority: int = 0
@@ -35,10 +35,10 @@ class AdmissionConfig:
     """conf/admission/NAME.yaml.
 
     Attributes:
-        queue: sessions that may wait.
-        typical: seconds of a session, until one has been seen.
-        everybody: who has no entry among the tenants.
-        tenants: by the name of their API key.
+        queue: how many sessions may wait.
+        typical: seconds that a session is taken to last, for estimated waits, until one has ended.
+        everybody: what users without an entry below `tenants` may do.
+        tenants: what the holder of each API key may do, by the key's name in CHARACTERS_API_KEYS.
     """
 
     queue: int = 50
