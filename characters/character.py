@@ -47,12 +47,12 @@ class Character:
     """The contents of `character.yaml`.
 
     Attributes:
-        name: as shown to people.
+        name: name that people see.
         portrait: file name of the picture, inside the character's folder.
         description: one line for lists.
         persona: who the character is; instructions for the language model.
-        greeting: what it says first.
-        voice: how it sounds.
+        greeting: what the character says first.
+        voice: how the character sounds.
     """
 
     name: str

@@ -18,7 +18,33 @@ from characters.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 
+CONF = Path(__file__).resolve().parents[1] / "conf"
 MAX_BYTES = 1_000_000  # a configuration is a page of text; anything larger is some other file
+
+
+def conf_names(folder: str) -> list[str]:
+    """Names of the files in conf/FOLDER, sorted."""
+    return sorted(path.stem for path in (CONF / folder).glob("*.yaml"))
+
+
+def load_conf(folder: str, name: str, schema: type[T], what: str) -> T:
+    """Read conf/FOLDER/NAME.yaml, or any YAML file if `name` is a path that ends in .yaml or .yml.
+
+    Args:
+        folder: of conf, e.g. "model".
+        name: a file's name without its ending, in upper or lower case, or a path.
+        schema: dataclass to check the file against, see `load_yaml`.
+        what: the file holds, for messages, e.g. "model".
+
+    Raises:
+        UserError: no file has this name, or one of the errors of `load_yaml`.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return load_yaml(name, schema)
+    known = {found.lower(): found for found in conf_names(folder)}
+    if name.lower() not in known:
+        raise UserError(f"there is no {what} {name!r} in conf/{folder}; {did_you_mean(name, [*known.values()])}")
+    return load_yaml(CONF / folder / f"{known[name.lower()]}.yaml", schema)
 
 
 def load_yaml(path: str | Path, schema: type[T]) -> T:

@@ -17,7 +17,7 @@ from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 
 from actors.pipeline.session import SessionSpec
-from actors.pipeline.topology import Profile, Topology, load_profile, plan_topology
+from actors.pipeline.topology import Profile, Topology, check_weights, load_profile, plan_topology
 from actors.pipeline.trace import Trace
 from characters.errors import UserError
 from deploy.planning.capacity import Capacity, capacity
@@ -133,7 +133,14 @@ class Ingress:
         topology, metrics = plan_topology(profile), SessionMetrics(profile)
         size = (topology.model.height, topology.model.width)
         records = Records(serve.get_replica_context().app_name, ClusterStore())
-        self._manager = SessionManager(settings, ServePipelines(pipelines, topology), size, records, metrics=metrics)
+        self._manager = SessionManager(
+            settings,
+            ServePipelines(pipelines, topology),
+            size,
+            records,
+            metrics=metrics,
+            random_weights=topology.model.random_weights,
+        )
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """See `Live`. What is wrong is logged and changes nothing: to raise would make Serve end this replica."""
@@ -154,11 +161,13 @@ def build(args: Mapping[str, Any]) -> Application:
     """The application; `args` are the fields of `settings.Settings` that are not secret.
 
     Raises:
-        UserError: a wrong setting or profile, or no livekit-server and no LIVEKIT_URL.
+        UserError: a wrong setting or profile, a model with random weights that the profile does not ask for, or no
+            livekit-server and no LIVEKIT_URL.
     """
     settings = load_settings(args)
     profile = load_profile(settings.profile)
     topology = plan_topology(profile)
+    check_weights(topology)
     media = None
     if settings.livekit.own:
         require_server()

@@ -37,7 +37,7 @@ from actors.pipeline.trace import percentile
 from actors.roles.aligner import AudioAligner
 from actors.room.factory import build_roles
 from characters.chunk import CHUNK_SECONDS, FPS, FRAMES_PER_CHUNK
-from characters.model.config import CONFIG_FOLDER
+from characters.model.config import load_model_config
 from characters.model.plan import parse_plan
 
 if TYPE_CHECKING:
@@ -217,9 +217,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model or profile.model
         if arguments.set:
-            path = Path(model) if model.endswith((".yaml", ".yml")) else CONFIG_FOLDER / f"{model}.yaml"
-            changed = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(arguments.set))
-            model = str(Path(folder) / path.name)
+            own = OmegaConf.structured(load_model_config(model))
+            changed = OmegaConf.merge(own, OmegaConf.from_dotlist(arguments.set))
+            model = str(Path(folder) / f"{Path(model).stem}.yaml")
             OmegaConf.save(changed, model)
             if any(change.startswith(("ring=", "sink=")) for change in arguments.set):
                 profile = dataclasses.replace(profile, context=0)

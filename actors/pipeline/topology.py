@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 from omegaconf import MISSING
 
@@ -23,15 +22,13 @@ from actors.channels.protocol import SLOTS, TensorSpec
 from actors.pipeline.header import MAX_SPANS
 from actors.voice.config import VoiceConfig
 from characters.chunk import FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
-from characters.config import load_yaml
-from characters.errors import UserError, did_you_mean
+from characters.config import load_conf
+from characters.errors import UserError
 from characters.generate.hearing import MelHearing
 from characters.model.conditioning import AUDIO_TOKENS
 from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import BYTES, ParallelPlan, Shard, shards
 from characters.model.plan import check_plan as check_model_plan
-
-PROFILE_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "deploy"
 
 HEARD = TensorSpec(MelHearing.shape, "float32")
 PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
@@ -42,9 +39,9 @@ class Scaling:
     """How many sessions run at a time.
 
     Attributes:
-        sessions: measured number that the machines hold; 0 = as many as the planner finds.
-        most: upper limit of pipelines, if their number follows the demand; 0 = their number is set from outside.
-        spares: idle pipelines kept ready for the next users, if their number follows the demand.
+        sessions: how many the machines hold, if somebody has measured it; 0 = as many as the planner finds.
+        most: pipelines at most, if their number follows the demand; 0 = it is set from outside.
+        spares: pipelines kept ready for new sessions, if their number follows the demand.
     """
 
     sessions: int = 0
@@ -62,17 +59,18 @@ class Profile:
 
     Attributes:
         model: name of a model config, or a path to one.
-        plan: see `ParallelPlan`.
-        context: chunks that a chunk attends to; 0 = as the model's config says.
+        plan: how the model is spread over processes.
+        context: chunks that a chunk attends to; 0 = as many as the model's config says.
         device: "cpu" or "cuda".
-        dtype: of latents in channels, "bfloat16" or "float32".
+        dtype: of the latents that processes send each other, "bfloat16" or "float32".
         precision: of the DiT's matrix products and KV cache, "bf16" (the model's own dtype) or "fp8".
         gpus: GPUs of each GPU process; below 1 several processes share one, and exchange data through host memory.
         cpus: CPUs that Ray reserves for each process.
         threads: PyTorch's threads in each process of the model.
         flight: chunks between aligner and publisher. More chunks hide more jitter, at 167 ms of latency each; 0 = one
-            more than the model has stages in a row.
+            more than the stages that follow one another.
         exact_timings: whether each stage waits for the GPU at its end, so that its stamps are exact.
+        random_weights: whether a model without trained weights may be served. Its pictures are noise.
         voice: how the character hears, thinks and speaks.
         scaling: how many sessions run at a time.
     """
@@ -88,6 +86,7 @@ class Profile:
     threads: int = 1
     flight: int = 0
     exact_timings: bool = True
+    random_weights: bool = False
     voice: VoiceConfig = field(default_factory=VoiceConfig)
     scaling: Scaling = field(default_factory=Scaling)
 
@@ -206,21 +205,17 @@ class Topology:
         return [edge for edge in self.edges if edge.source == role]
 
 
-def profile_names() -> list[str]:
-    """Names of the shipped profiles."""
-    return sorted(path.stem for path in PROFILE_FOLDER.glob("*.yaml"))
-
-
 def load_profile(name: str) -> Profile:
-    """Read conf/deploy/NAME.yaml, or a path to a YAML file.
+    """Read conf/deploy/NAME.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
+    return load_conf("deploy", name, Profile, "deploy profile")
 
-    Raises:
-        UserError: unknown name, unknown or ill-typed key, or a value out of range.
+
+def chunks_in_flight(plan: ParallelPlan) -> int:
+    """Chunks between aligner and publisher: one in each stage that follows another, and one more, which hides jitter.
+
+    The planner predicts the turn with it, see `deploy.planning.cost`.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else PROFILE_FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        raise UserError(f"there is no deploy profile {name!r}; {did_you_mean(name, profile_names())}")
-    return load_yaml(path, Profile)
+    return plan.pipeline + min(plan.decoder, 1) + 1
 
 
 def plan_topology(profile: Profile) -> Topology:
@@ -273,9 +268,18 @@ def plan_topology(profile: Profile) -> Topology:
         join(last, role, "latent", latent)
     frames = TensorSpec((FRAMES_PER_CHUNK, model.height * 3 // 2, model.width), "uint8")
     join(decoders[0], publisher, "frames", frames)
-    flight = profile.flight or plan.pipeline + 1 + min(plan.decoder, 1)
-    join(aligner, publisher, "pcm", PCM, flight)
+    join(aligner, publisher, "pcm", PCM, profile.flight or chunks_in_flight(plan))
     return Topology(profile, model, tuple(stages), tuple(edges))
+
+
+def check_weights(topology: Topology) -> None:
+    """Raise UserError for a model with random weights whose profile does not say `random_weights: true`."""
+    profile = topology.profile
+    if topology.model.random_weights and not profile.random_weights:
+        raise UserError(
+            f"model {profile.model!r} has no trained weights, so its pictures are noise; "
+            "to serve it all the same, set random_weights: true in the deploy profile"
+        )
 
 
 def _kind(profile: Profile, source: StageSpec, target: StageSpec) -> Kind:

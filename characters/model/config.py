@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from omegaconf import MISSING
 
-from characters.config import load_yaml
+from characters.config import load_conf
 from characters.errors import UserError
-
-CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "model"
 
 
 @dataclass
@@ -19,12 +16,15 @@ class DiTConfig:
     """A Wan-compatible video diffusion transformer (Wan 2.1 technical report, section 4.2).
 
     Attributes:
-        dim, ffn_dim, num_heads, num_layers: transformer sizes; head_dim = dim / num_heads.
+        dim: channels of a token.
+        ffn_dim: channels inside the feed-forward network.
+        num_heads: attention heads, of dim / num_heads channels each.
+        num_layers: transformer blocks.
         patch: side of the square spatial patch, in latent pixels.
         freq_dim: width of the sinusoidal timestep embedding.
         rope_theta: RoPE base of the time, height and width axes.
-        concat_previous, concat_reference: append the previous chunk's and the reference image's latent to the input
-            channels.
+        concat_previous: append the previous chunk's latent to the input channels.
+        concat_reference: append the reference image's latent to the input channels.
         prediction: what the network's output means, "x0" or "velocity" (noise - x0).
         residual_reference: the output is a difference to the reference latent ("x0" only).
         text_dim: width of the text encoder's tokens; 0 = no text conditioning.
@@ -54,11 +54,11 @@ class WanVaeConfig:
 
     Attributes:
         encoder_dim, decoder_dim: channels at the finest level. A smaller decoder is faster and needs its own weights.
-        multipliers: channels of the levels, from fine to coarse, in units of these.
-        residual_blocks: of each level of the encoder; the decoder has one more.
+        multipliers: channels of the levels, from fine to coarse, in units of encoder_dim and decoder_dim.
+        residual_blocks: residual blocks in each level of the encoder; the decoder has one more.
         temporal: whether frames are halved with the pixels, after each level but the last.
         patch: side of the pixel block that is one input pixel.
-        shortcuts: around each level (Wan 2.2).
+        shortcuts: whether a shortcut leads around each level (Wan 2.2).
         compact_cache: the decoder remembers the frames before a chunk as bytes, in half the memory.
         weights: safetensors file with the published weights, original or diffusers names; empty = random weights.
     """
@@ -84,8 +84,10 @@ class AutoencoderConfig:
     """Causal streaming autoencoder: the small one, or Wan's.
 
     Attributes:
-        encoder_channels, decoder_channels: of the small one, from fine to coarse, at 1/4, 1/8 and 1/16 of the frame.
-        wan: takes the Wan VAE instead.
+        encoder_channels: channels of the small autoencoder's encoder, from fine to coarse.
+        decoder_channels: channels of the small autoencoder's decoder, from fine to coarse, at 1/4, 1/8 and 1/16 of the
+            frame.
+        wan: sizes of the Wan VAE, which then takes the small autoencoder's place.
     """
 
     encoder_channels: list[int] = field(default_factory=lambda: [48, 96, 128, 160])
@@ -116,9 +118,11 @@ class ModelConfig:
 
     Attributes:
         height, width: frame size in pixels.
-        latent_channels, latent_stride: channels of a latent frame and pixels per latent pixel.
-        sink, ring: chunks of context: the reference image, and the most recent chunks including the current one.
-        weights: folder of safetensors files below characters/weights; empty = random weights.
+        latent_channels: channels of a latent frame.
+        latent_stride: pixels per latent pixel, in each direction.
+        sink: chunks of context that hold the reference image.
+        ring: chunks of context that hold the most recent chunks, the current one among them.
+        weights: folder of safetensors files below characters/weights; empty = random weights, which draw noise.
     """
 
     height: int = MISSING
@@ -131,6 +135,12 @@ class ModelConfig:
     autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     weights: str = ""
+
+    @property
+    def random_weights(self) -> bool:
+        """Whether a part has no trained weights: all pictures are noise then."""
+        wan = self.autoencoder.wan
+        return not self.weights or (wan is not None and not wan.weights)
 
     @property
     def latent_size(self) -> tuple[int, int]:
@@ -150,22 +160,14 @@ class ModelConfig:
         return rows * columns
 
 
-def model_names() -> list[str]:
-    """Names of the shipped model configs."""
-    return sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
-
-
 def load_model_config(name: str) -> ModelConfig:
-    """Read conf/model/NAME.yaml, or a path to a YAML file.
+    """Read conf/model/NAME.yaml or a path, see `characters.config.load_conf`.
 
     Raises:
-        UserError: unknown name, unknown or ill-typed key, or sizes that don't fit together.
+        UserError: an error of `load_conf`, or sizes that do not fit together.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else CONFIG_FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        raise UserError(f"there is no model {name!r}; the models are: {', '.join(model_names())}")
-    config = load_yaml(path, ModelConfig)
-    check(config, str(path))
+    config = load_conf("model", name, ModelConfig, "model")
+    check(config, f"model {name}")
     return config
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from characters.config import load_yaml
-from characters.errors import UserError
+from characters.config import load_conf
 
 STAGES = ("autoencoder", "reader", "dit")
-RECIPE_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "train"
 
 
 @dataclass
@@ -20,8 +17,8 @@ class Stage:
         steps: optimiser steps; the learning-rate schedule spans them.
         seconds: if positive, the schedule also ends after this much time, whichever comes first.
         batch: samples a step, per GPU.
-        learning_rate: of AdamW.
-        muon_rate: of Muon, for the stage's large matrices; 0 = AdamW for all.
+        learning_rate: learning rate of AdamW.
+        muon_rate: learning rate of Muon, which trains the stage's large matrices; 0 = AdamW trains them too.
     """
 
     steps: int = 1000
@@ -36,8 +33,8 @@ class Recipe:
     """Everything that decides what the weights become.
 
     Attributes:
-        model: name of the model config.
-        seed: of identities, motion, order and noise.
+        model: name of a model config, or a path to one.
+        seed: seed of identities, motion, order and noise.
         clips: rendered clips kept in GPU memory (uint8; 144 kB a frame), per GPU.
         chunks: chunks of a clip.
         scatter: draw controls at random over their whole range instead of idle motion; what a reader needs to learn,
@@ -47,8 +44,9 @@ class Recipe:
             practises most on what it draws worst; the weight of its worst tiles in the loss.
         compile: use torch.compile for the networks.
         log_every: steps between log lines.
-        autoencoder, reader, dit: the stages, in this order. The reader is the network that `characters evaluate`
-            reads mouth and pose off frames with.
+        autoencoder: the first stage.
+        reader: the second stage: the network with which `characters evaluate` reads mouth and pose off frames.
+        dit: the last stage.
     """
 
     model: str = "small"
@@ -66,13 +64,5 @@ class Recipe:
 
 
 def load_recipe(name: str) -> Recipe:
-    """Read conf/train/NAME.yaml, or a path to a YAML file.
-
-    Raises:
-        UserError: unknown name, unknown or ill-typed key.
-    """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPE_FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        names = ", ".join(sorted(p.stem for p in RECIPE_FOLDER.glob("*.yaml")))
-        raise UserError(f"there is no recipe {name!r}; the recipes are: {names}")
-    return load_yaml(path, Recipe)
+    """Read conf/train/NAME.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
+    return load_conf("train", name, Recipe, "recipe")

@@ -16,7 +16,7 @@ from characters.errors import UserError
 )
 @click.option("--context", type=click.IntRange(1), help="Chunks that a chunk attends to.  [default: the model's own]")
 @click.option("--rates", type=click.Path(path_type=Path), help="A file of `characters calibrate`; --gpus may name it.")
-@click.option("--across-nodes", is_flag=True, help="A session may lie on several nodes.")
+@click.option("--across-nodes", is_flag=True, help="A session may lie on several nodes; serving keeps it on one.")
 def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_nodes: bool) -> None:
     """Show every way to spread a session of a model over GPUs, the best first, and why the others are not taken.
 

@@ -54,9 +54,11 @@ def status(dashboard: str) -> None:
     else:
         media = "answers" if health["livekit"] else "does not answer"
         click.echo(
-            f"{health['running']} session(s) running, {health['queued']} queued, room for {health['room']}; "
+            f"{health['running']} session(s) running, {health['queued']} queued, room for {health['capacity']}; "
             f"the media server {media}"
         )
+        if health["random_weights"]:
+            click.echo("the pictures are noise: the model has random weights")
         for told in (health["shortfall"], health["note"]):
             if told:
                 click.echo(f"note: {told}")

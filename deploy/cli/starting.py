@@ -72,13 +72,14 @@ def up(args: dict[str, Any], *, host: str, dashboard: bool, stop: threading.Even
 
 
 def _check_profile(args: dict[str, Any]) -> None:
-    """Raises UserError for a wrong setting or profile."""
+    """Raises UserError for a wrong setting or profile, or a model with random weights that it does not ask for."""
     from actors.pipeline.topology import (  # takes seconds, which "already running" need not wait for
+        check_weights,
         load_profile,
         plan_topology,
     )
 
-    plan_topology(load_profile(load_settings(args).profile))
+    check_weights(plan_topology(load_profile(load_settings(args).profile)))
 
 
 def _serve(

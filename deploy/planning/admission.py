@@ -4,8 +4,8 @@ A session is let in only if there is a placement for it that meets the deadline 
 Otherwise it is queued, and if the queue is full or its key has no more sessions to give, refused.
 
 Those who lost their GPUs with a host come first, then higher priorities, then arrival. Who comes later may be let in
-before if what is free is of no use to those ahead; but once somebody has waited longer than `patience`, nobody takes a
-fresh GPU before that one does.
+before if what is free is of no use to those ahead. That ends for a session that has waited as long as `overtaking`:
+nobody takes a fresh GPU before it does. The application serves one model, so nobody overtakes in it.
 """
 
 from __future__ import annotations
@@ -155,10 +155,18 @@ class Admission:
         places: where they run.
         config: see `AdmissionConfig`.
         clock: seconds.
+        overtaking: seconds for which a waiting session is overtaken by sessions of other models that need a fresh GPU.
     """
 
-    def __init__(self, places: Places, config: AdmissionConfig, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        places: Places,
+        config: AdmissionConfig,
+        clock: Callable[[], float],
+        overtaking: float = math.inf,
+    ) -> None:
         self.config, self.queue = config, Queue()
+        self._overtaking = overtaking
         self.lengths = Lengths(config.typical)
         self._places, self._clock = places, clock
         self._running: dict[str, _Running] = {}
@@ -189,7 +197,7 @@ class Admission:
         ticket = self.queue.ticket(key, model, tenant, terms.priority, self._clock())
         ahead = [t for t in self.queue if t < ticket]
         passes = all(t.model != model for t in ahead)
-        seated = passes and self._seat(ticket, not any(self._is_patient(t) for t in ahead))
+        seated = passes and self._seat(ticket, not any(self._is_next(t) for t in ahead))
         if not seated and len(self.queue) >= self.config.queue:
             return Refused(key, "queue_full", "too many are waiting; try later", _retry_after(self._wait(model, 1)))
         self._held[tenant] += 1
@@ -263,11 +271,12 @@ class Admission:
                 admitted.append(Admitted(ticket.key))
                 continue
             tried.add(ticket.model)
-            fresh = fresh and not self._is_patient(ticket)
+            fresh = fresh and not self._is_next(ticket)
         return admitted
 
-    def _is_patient(self, ticket: Ticket) -> bool:
-        return self._clock() - ticket.since > self.config.patience
+    def _is_next(self, ticket: Ticket) -> bool:
+        """Whether this one has waited so long that it is not overtaken any more."""
+        return self._clock() - ticket.since > self._overtaking
 
     def _seat(self, ticket: Ticket, fresh: bool) -> bool:
         """Find a place; with `fresh` it may be on GPUs that nobody has a part of."""

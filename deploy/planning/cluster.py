@@ -13,7 +13,7 @@ from deploy.planning.rates import Rates, load_rates
 
 MAX_GPUS = 100_000
 CPU_CORES = 2  # of one device in conf/gpus/CPU.yaml
-ISLAND_LABEL = "characters.dev/island"  # a node's label: GPUs of each of its islands, e.g. "4"
+ISLAND_LABEL = "characters/nvlink-island"  # a node's label: GPUs of each of its NVLink islands, e.g. "4"
 
 _PART = re.compile(r"(?:(?:(\d+)x)?(\d+)x)?([A-Za-z][\w.-]*?)(?:/(\d+))?")
 
@@ -107,7 +107,7 @@ def cluster_of_ray(nodes: Iterable[Mapping[str, Any]]) -> Cluster:
     A host's kind is its `accelerator_type:KIND` resource; its label `ISLAND_LABEL` overrides the kind's own islands.
 
     Raises:
-        UserError: a host's GPUs are of a kind that conf/gpus does not know.
+        UserError: a host's GPUs are of a kind that conf/gpus does not know, or islands that do not divide its GPUs.
     """
     found: list[Node] = []
     rates: dict[str, Rates] = {}
@@ -118,9 +118,11 @@ def cluster_of_ray(nodes: Iterable[Mapping[str, Any]]) -> Cluster:
         if gpus < 1:
             continue
         kind = load_rates(types[0] if types else "unknown")
-        size = int(node.get("Labels", {}).get(ISLAND_LABEL, min(int(kind.island.value), gpus)))
+        label = str(node.get("Labels", {}).get(ISLAND_LABEL) or min(int(kind.island.value), gpus))
+        size = int(label) if label.isdecimal() else 0
         if size < 1 or gpus % size:
-            raise UserError(f"node {node['NodeID']}: islands of {size} do not divide {gpus} GPUs")
+            what = f"its label {ISLAND_LABEL} must be the GPUs of an island, a number that divides {gpus}"
+            raise UserError(f"node {node['NodeID']}: {what}, not {label!r}")
         rates[kind.name] = kind
         found.append(Node(node["NodeID"], kind.name, (size,) * (gpus // size)))
     if not found:

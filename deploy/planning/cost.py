@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from actors.pipeline.topology import chunks_in_flight
 from characters.chunk import CHUNK_SECONDS, FRAMES_PER_CHUNK, MEL_FRAMES_PER_CHUNK
 from characters.errors import UserError
 from characters.generate.hearing import AHEAD_FRAMES
@@ -75,9 +76,9 @@ class Cost:
         chunk: median of the slowest stage: what the deadline is about.
         p99: 99th percentile of it.
         path: from a chunk's sound to its frames, at the median.
-        flight: chunks on their way at a time: what the path takes, and one more, which hides jitter.
         turn: from the end of what a reply's first chunk waits for to its first frame: half a chunk until the border,
-            the look-ahead, and the flight. The voice (recognition, language model, synthesis) comes on top.
+            the look-ahead, and the chunks in flight, as the topology has them. The voice (recognition, language model,
+            synthesis) comes on top.
         memory: GB of the fullest GPU.
     """
 
@@ -85,7 +86,6 @@ class Cost:
     chunk: float
     p99: float
     path: float
-    flight: int
     turn: float
     memory: float
 
@@ -136,14 +136,12 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
         audio = 0.0
     chunk = max(stage.ms for stage in stages)
     path = audio + sum(stage.ms for stage in stages)
-    flight = math.ceil(path * rates.jitter.value / DEADLINE) + 1
     return Cost(
         stages=tuple(stages),
         chunk=chunk,
         p99=chunk * rates.jitter.value,
         path=path,
-        flight=flight,
-        turn=DEADLINE / 2 + LOOK_AHEAD + flight * DEADLINE,
+        turn=DEADLINE / 2 + LOOK_AHEAD + chunks_in_flight(plan) * DEADLINE,
         memory=_memory(model, plan, rates, parts) / 1e9,
     )
 

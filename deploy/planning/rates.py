@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 
 from omegaconf import MISSING
 
-from characters.config import load_yaml
-from characters.errors import UserError, did_you_mean
-
-RATES_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "gpus"
+from characters.config import load_conf
 
 
 class How(Enum):
@@ -27,9 +23,9 @@ class Rate:
     """One figure.
 
     Attributes:
-        value: in the unit that `Rates` states.
-        how: see `How`.
-        date: of the measurement or estimate, YYYY-MM-DD.
+        value: the figure, in the unit that the key's own meaning states.
+        how: whether the figure was measured, fitted to measurements, or estimated.
+        date: day of the measurement or estimate, YYYY-MM-DD.
         source: what was measured, or what the estimate rests on.
     """
 
@@ -44,10 +40,10 @@ class ModelTimes:
     """Milliseconds of one chunk of one model on one device, measured as a whole. They go before the formulas.
 
     Attributes:
-        audio: features and their encoder.
-        dit: all passes.
-        decoder: latent to frames.
-        how, date, source: see `Rate`.
+        audio: milliseconds of the audio features and their encoder.
+        dit: milliseconds of all passes of the DiT.
+        decoder: milliseconds from latent to frames.
+        how, date, source: as of a `Rate`.
     """
 
     audio: float = MISSING
@@ -121,21 +117,6 @@ class Rates:
             raise ValueError("an island of several GPUs needs nvlink and exchange")
 
 
-def rates_names() -> list[str]:
-    """Kinds that ship with rates."""
-    return sorted(path.stem for path in RATES_FOLDER.glob("*.yaml"))
-
-
 def load_rates(kind: str) -> Rates:
-    """Read conf/gpus/KIND.yaml, whatever the case of KIND, or a path to a YAML file.
-
-    Raises:
-        UserError: unknown kind, unknown or ill-typed key, or a value out of range.
-    """
-    if kind.endswith((".yaml", ".yml")):
-        return load_yaml(kind, Rates)
-    known = {name.lower(): name for name in rates_names()}
-    if kind.lower() not in known:
-        hint = did_you_mean(kind, list(known.values()))
-        raise UserError(f"there are no rates of a GPU {kind!r}; {hint} `characters calibrate` measures another")
-    return load_yaml(RATES_FOLDER / f"{known[kind.lower()]}.yaml", Rates)
+    """Read conf/gpus/KIND.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
+    return load_conf("gpus", kind, Rates, "kind of GPU")

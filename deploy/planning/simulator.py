@@ -51,6 +51,21 @@ class Load:
     patience: float = 600.0
 
 
+@dataclass(frozen=True)
+class Policy:
+    """How the simulated cluster is used. The application has none of this: Serve packs each session into one host.
+
+    Attributes:
+        across_nodes: whether a session's groups and decoder may lie on different hosts.
+        most_gpus: of one session; 0 = as many as the best plan takes.
+        overtaking: see `Admission`.
+    """
+
+    across_nodes: bool = False
+    most_gpus: int = 0
+    overtaking: float = 30.0
+
+
 @dataclass
 class Report:
     """What came of it.
@@ -108,6 +123,7 @@ class Simulation:
         load: what comes in.
         mix: share of arrivals by model.
         seed: of everything random.
+        policy: how the cluster is used; `Policy()` if None.
     """
 
     def __init__(
@@ -118,12 +134,14 @@ class Simulation:
         load: Load,
         mix: Mapping[str, float],
         seed: int = 0,
+        policy: Policy | None = None,
     ) -> None:
+        policy = policy or Policy()
         self.now = 0.0
         self.report = Report()
-        self.fleet = Fleet(cluster, config.across_nodes)
-        places = PlannedPlaces(self.fleet, options, config.most_gpus)
-        self.admission = Admission(places, config, lambda: self.now)
+        self.fleet = Fleet(cluster, policy.across_nodes)
+        places = PlannedPlaces(self.fleet, options, policy.most_gpus)
+        self.admission = Admission(places, config, lambda: self.now, policy.overtaking)
         self._load, self._rng, self._hosts = load, np.random.default_rng(seed), [n.name for n in cluster.nodes]
         self._models, shares = list(mix), np.asarray(list(mix.values()), dtype=float)
         self._shares = shares / shares.sum()
@@ -245,16 +263,20 @@ def main() -> None:
         "--failures", type=float, default=0.0, help="mean seconds between failures of one host; 0: none"
     )
     parser.add_argument("--admission", default="default", help="a name in conf/admission, or a YAML file")
+    parser.add_argument("--across-nodes", action="store_true", help="a session may lie on several hosts")
+    parser.add_argument("--most-gpus", type=int, default=0, help="of one session; 0: as many as the best plan takes")
+    parser.add_argument("--overtaking", type=float, default=30.0, help="seconds for which who waits is overtaken")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     cluster = parse_cluster(arguments.gpus)
     config = load_admission(arguments.admission)
+    policy = Policy(arguments.across_nodes, arguments.most_gpus, arguments.overtaking)
     options = {
-        name: kept(plan(name, load_model_config(name), cluster, config.across_nodes)) for name in arguments.models
+        name: kept(plan(name, load_model_config(name), cluster, policy.across_nodes)) for name in arguments.models
     }
     load = Load(arguments.sessions, arguments.length, arguments.seconds, arguments.failures)
     mix = dict.fromkeys(arguments.models, 1.0)
-    print(Simulation(cluster, options, config, load, mix, arguments.seed).run())
+    print(Simulation(cluster, options, config, load, mix, arguments.seed, policy).run())
 
 
 if __name__ == "__main__":

@@ -7,14 +7,10 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from characters.config import load_yaml
-from characters.errors import UserError, did_you_mean
-
-ADMISSION_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "admission"
+from characters.config import load_conf
 
 
 @dataclass
@@ -22,8 +18,8 @@ class Tenant:
     """What the holder of one API key may do.
 
     Attributes:
-        priority: higher goes first.
-        sessions: running and waiting at a time; 0 = as many as there is room for.
+        priority: sessions with a higher priority leave the queue first.
+        sessions: how many may run and wait at a time; 0 = as many as there is room for.
     """
 
     priority: int = 0
@@ -39,26 +35,20 @@ class AdmissionConfig:
     """conf/admission/NAME.yaml.
 
     Attributes:
-        queue: sessions that may wait.
-        patience: seconds; who has waited longer is not passed any more by sessions that need a GPU of their own.
-        typical: seconds of a session, until one has been seen.
-        across_nodes: whether a session's groups and decoder may lie on different hosts.
-        most_gpus: of one session; 0 = as many as the best plan takes.
-        everybody: who has no entry among the tenants.
-        tenants: by the name of their API key.
+        queue: how many sessions may wait.
+        typical: seconds that a session is taken to last, for estimated waits, until one has ended.
+        everybody: what users without an entry below `tenants` may do.
+        tenants: what the holder of each API key may do, by the key's name in CHARACTERS_API_KEYS.
     """
 
     queue: int = 50
-    patience: float = 30.0
     typical: float = 120.0
-    across_nodes: bool = False
-    most_gpus: int = 0
     everybody: Tenant = field(default_factory=Tenant)
     tenants: dict[str, Tenant] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.queue < 0 or self.patience < 0 or self.most_gpus < 0 or self.typical <= 0:
-            raise ValueError("queue, patience and most_gpus must not be negative, typical must be positive")
+        if self.queue < 0 or self.typical <= 0:
+            raise ValueError("queue must not be negative, typical must be positive")
 
     def tenant(self, name: str) -> Tenant:
         """Who holds the API key of that name."""
@@ -66,16 +56,8 @@ class AdmissionConfig:
 
 
 def load_admission(name: str) -> AdmissionConfig:
-    """Read conf/admission/NAME.yaml, or a path to a YAML file.
-
-    Raises:
-        UserError: unknown name, unknown or ill-typed key, or a value out of range.
-    """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else ADMISSION_FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        known = sorted(file.stem for file in ADMISSION_FOLDER.glob("*.yaml"))
-        raise UserError(f"there is no admission config {name!r}; {did_you_mean(name, known)}")
-    return load_yaml(path, AdmissionConfig)
+    """Read conf/admission/NAME.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
+    return load_conf("admission", name, AdmissionConfig, "admission config")
 
 
 class Lengths:

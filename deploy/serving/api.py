@@ -150,6 +150,7 @@ class Health(BaseModel):
     capacity: int = Field(description="Sessions that the machines hold, each within its deadline.")
     shortfall: str = Field(description="What is asked for and cannot be had; empty for nothing.")
     note: str = Field(description="What one should know about these figures; empty for nothing.")
+    random_weights: bool = Field(description="The pictures are noise: the model has no trained weights.")
 
 
 def create_api(manager: SessionManager) -> FastAPI:
@@ -294,6 +295,7 @@ def create_api(manager: SessionManager) -> FastAPI:
             capacity=manager.replicas.capacity,
             shortfall=manager.shortfall,
             note=manager.replicas.note,
+            random_weights=manager.random_weights,
         )
 
     @app.get("/v1/characters", dependencies=locked)

@@ -21,8 +21,8 @@ class Live:
     """`user_config` of the ingress.
 
     Attributes:
-        bitrate: of the video, bits a second.
-        characters: by slug, fields of `character.yaml` that are to be others: persona, greeting, voice, ...
+        bitrate: bits a second of the video.
+        characters: changes of `character.yaml` by the character's slug, e.g. {amara: {greeting: Hello.}}.
     """
 
     bitrate: int = RoomAddress.bitrate

@@ -94,6 +94,7 @@ class SessionManager:
         records: where sessions outlive this process.
         clock: seconds.
         metrics: told how the sessions stand, if there is one.
+        random_weights: whether the pictures are noise, because the model has no trained weights.
     """
 
     def __init__(
@@ -104,8 +105,9 @@ class SessionManager:
         records: Records,
         clock: Callable[[], float] = time.monotonic,
         metrics: SessionMetrics | None = None,
+        random_weights: bool = False,
     ) -> None:
-        self.settings = settings
+        self.settings, self.random_weights = settings, random_weights
         self.characters: dict[str, LoadedCharacter] = {c.slug: c for c in list_characters()}
         self.sessions = Sessions(settings.admission, settings.grace_s, settings.join_s, settings.poll_s, clock)
         self.replicas = Replicas()

@@ -16,6 +16,7 @@ from deploy.planning.waiting import AdmissionConfig, load_admission
 
 LOOPBACK = "127.0.0.1"
 HTTP_PORT, LIVEKIT_PORT = 8000, 7880
+SECRETS = ("livekit", "api_key", "tenant_keys")  # settings that come from the environment only
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,15 @@ class Settings:
     Attributes:
         profile: name of a file in conf/deploy, or a path to one.
         pipelines: sessions at a time, to begin with; Serve can scale them later.
-        admission: who may come in and who may wait. A text is the name of a file in conf/admission, or a path to one.
-        grace_s: how long the character stays when the last user has left.
-        join_s: how long a ready session waits for its user.
-        poll_s: a queued user who does not ask for so long has gone.
-        http_port: that Serve listens on, for LiveKit's webhooks.
-        livekit_port: of an own server; 0 = 7880, or the next that is free.
-        seed: of noise and idle motion.
+        admission: who may come in and who may wait: name of a file in conf/admission, or a path to one.
+        grace_s: seconds that the character stays after the last user has left.
+        join_s: seconds that a ready session waits for its user.
+        poll_s: seconds after which a queued user who has not asked again has gone.
+        http_port: port that Serve listens on; LiveKit's webhooks go there.
+        livekit_port: port of the application's own LiveKit server; 0 = 7880, or the next one that is free.
+        seed: seed of the noise and of the idle motion.
         cors: comma-separated origins that may call the API from a browser; none by default.
-        max_body: bytes of a request.
+        max_body: bytes that a request's body may have.
         api_key: asked for by the API if not empty. From CHARACTERS_API_KEY.
         tenant_keys: API keys by the name of who holds them, see `AdmissionConfig.tenants`. From CHARACTERS_API_KEYS,
             "name:key name:key".
@@ -95,8 +96,7 @@ def load_settings(args: Mapping[str, Any], environment: Mapping[str, str] = os.e
     Raises:
         UserError: an unknown key, a value of the wrong type or out of range, or half of an API key.
     """
-    secret = ("livekit", "api_key", "tenant_keys")
-    fields = {f.name: f for f in dataclasses.fields(Settings) if f.name not in secret}
+    fields = {f.name: f for f in dataclasses.fields(Settings) if f.name not in SECRETS}
     values: dict[str, Any] = {}
     for key, value in args.items():
         if key not in fields:

@@ -46,6 +46,7 @@ async function open() {
   } catch (problem) {
     return complain(problem, open);
   }
+  sessions.health().then((found) => { $("noise").hidden = !found.random_weights; }, () => {});
   if (!known.length) return complain(new Problem("no_characters"));
   fill($("gallery"), known, localStorage.getItem("characters.chosen") ?? known[0].slug);
   if (!chosen()) $("gallery").querySelector("input").checked = true;

@@ -42,6 +42,8 @@ async function call(method, path, body) {
 
 export const characters = () => call("GET", "v1/characters");
 
+export const health = () => call("GET", "healthz");
+
 export const create = (character, participant_name) => call("POST", "v1/sessions", { character, participant_name });
 
 export const look = (id) => call("GET", `v1/sessions/${encodeURIComponent(id)}`);

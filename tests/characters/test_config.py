@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from characters.config import load_yaml
+from characters.config import conf_names, load_conf, load_yaml
 from characters.errors import UserError
 
 
@@ -107,3 +107,20 @@ def test_what_is_no_text(file: Path, tmp_path: Path) -> None:
     file.write_bytes(b"#" * 2_000_000)
     with pytest.raises(UserError, match="larger than"):
         load_yaml(file, Car)
+
+
+def test_a_name_or_a_path(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("characters.config.CONF", tmp_path)
+    (tmp_path / "cars").mkdir()
+    for name in ("Beetle", "mini"):
+        (tmp_path / "cars" / f"{name}.yaml").write_text(f"name: {name}\n")
+    file.write_text("name: mine\n")
+    assert conf_names("cars") == ["Beetle", "mini"]
+    for name, expected in (("mini", "mini"), ("beetle", "Beetle"), (str(file), "mine")):
+        assert load_conf("cars", name, Car, "car").name == expected
+    with pytest.raises(UserError, match=r"there is no car 'betle' in conf/cars; did you mean 'Beetle'\?"):
+        load_conf("cars", "betle", Car, "car")
+    with pytest.raises(UserError, match=r"none\.yaml does not exist"):
+        load_conf("cars", str(tmp_path / "none.yaml"), Car, "car")
+    with pytest.raises(UserError, match="there is no car"):
+        load_conf("cars", "../cars/mini", Car, "car")

@@ -25,6 +25,7 @@ from tests.deploy.stub_pipeline import StubPipeline
 HOSTS, GPUS, ISLAND = 3, 8, 4
 PROFILE = """
 model: reference-57b
+random_weights: true
 device: cuda
 dtype: bfloat16
 precision: fp8

@@ -25,7 +25,7 @@ from tests.models import TINY
 
 START_SECONDS = 180
 # The decoder in the DiT's process: two processes less to start.
-PROFILE = "model: {model}\ndevice: cpu\ncpus: 0.1\nflight: 2\nplan: {{decoder: 0}}\n"
+PROFILE = "model: {model}\nrandom_weights: true\ndevice: cpu\ncpus: 0.1\nflight: 2\nplan: {{decoder: 0}}\n"
 
 
 @pytest.fixture(scope="module")

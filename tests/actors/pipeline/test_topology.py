@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from actors.channels.protocol import TensorSpec
-from actors.pipeline.topology import Profile, load_profile, plan_topology, profile_names
+from actors.pipeline.topology import Profile, check_weights, load_profile, plan_topology
+from characters.config import conf_names
 from characters.errors import UserError
 from characters.model.plan import ParallelPlan, shard_rows
 
 
 def test_every_shipped_profile_can_be_laid_out() -> None:
-    assert {"laptop", "h200", "h200x4"} <= set(profile_names())
-    for name in profile_names():
+    assert {"laptop", "h200", "h200x4"} <= set(conf_names("deploy"))
+    for name in conf_names("deploy"):
         topology = plan_topology(load_profile(name))
         assert len(topology.bundles) == len(topology.stages)
         assert topology.stages[0].name == "room"
@@ -142,6 +143,14 @@ def test_bad_profiles_are_refused(tmp_path: Path, text: str, message: str) -> No
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         load_profile(str(path))
+
+
+def test_a_model_without_weights_is_served_only_if_the_profile_says_so() -> None:
+    for name in conf_names("deploy"):
+        check_weights(plan_topology(load_profile(name)))
+    check_weights(plan_topology(Profile(model="reference-57b", random_weights=True)))
+    with pytest.raises(UserError, match=r"model 'reference-57b' has no trained weights.*set random_weights: true"):
+        check_weights(plan_topology(Profile(model="reference-57b")))
 
 
 def test_an_unknown_profile_is_met_with_the_nearest() -> None:

@@ -1,12 +1,13 @@
 import pytest
 import torch
 
+from characters.config import conf_names
 from characters.errors import UserError
-from characters.model.config import DiTConfig, ModelConfig, check, load_model_config, model_names
+from characters.model.config import DiTConfig, ModelConfig, check, load_model_config
 from characters.model.dit import DiT
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", conf_names("model"))
 def test_every_shipped_config_is_sound(name):
     config = load_model_config(name)
     with torch.device("meta"):
@@ -68,6 +69,15 @@ def test_sizes_that_do_not_fit_are_named(change, message):
             setattr(target, k, v)
     with pytest.raises(UserError, match=message):
         check(config, "model.yaml")
+
+
+def test_a_part_without_weights_makes_noise_of_all_pictures():
+    small, large = load_model_config("small"), load_model_config("reference-57b")
+    assert not small.random_weights and large.random_weights
+    large.weights = "large"
+    assert large.random_weights, "its autoencoder has none"
+    large.autoencoder.wan.weights = "wan.safetensors"
+    assert not large.random_weights
 
 
 def test_unknown_model_names_the_known_ones():

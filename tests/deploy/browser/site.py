@@ -29,7 +29,7 @@ class Site:
     livekit: the media server, to be stopped and started again.
     """
 
-    def __init__(self, pipelines: int, **settings: Any) -> None:
+    def __init__(self, pipelines: int, random_weights: bool = False, **settings: Any) -> None:
         with socket.create_server((LOOPBACK, 0)) as probe:
             port = probe.getsockname()[1]
         first = free_ports(17880)
@@ -38,7 +38,11 @@ class Site:
         self.cast = Understudies(pipelines)
         self.livekit = self.start_livekit()
         manager = SessionManager(
-            Settings(self._access, **settings), self.cast, FRAME_SIZE, Records("test", FakeStore())
+            Settings(self._access, **settings),
+            self.cast,
+            FRAME_SIZE,
+            Records("test", FakeStore()),
+            random_weights=random_weights,
         )
         self._server = uvicorn.Server(
             uvicorn.Config(create_api(manager), host=LOOPBACK, port=port, log_level="warning")

@@ -57,6 +57,18 @@ def test_gallery_shows_every_character(site: Site, open_page: OpenPage, artefact
     page.screenshot(path=artefacts / "gallery.png")
 
 
+def test_noise_is_called_noise(site: Site, open_page: OpenPage) -> None:
+    with open_site(random_weights=True) as noisy:
+        page = open_page(noisy.url)
+        expect(
+            page.get_by_text("The pictures are noise: this server runs a model with random weights.")
+        ).to_be_visible()
+    page = open_page(site.url)
+    expect(page.get_by_role("radio").first).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    expect(page.locator("#noise")).to_be_hidden()
+
+
 def test_talk_write_interrupt_and_hang_up(site: Site, open_page: OpenPage, artefacts: Path) -> None:
     page = open_page(site.url)
     call(page)

@@ -7,11 +7,13 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from characters.cli.main import main
 from deploy.planning.rates import How, load_rates
+from deploy.serving.api import Health
 
 
 def run(*arguments: str) -> int:
@@ -31,7 +33,7 @@ def test_plan_shows_what_is_kept_and_why_the_rest_is_not(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gpus", "8xH300"], "there are no rates of a GPU 'H300'; did you mean 'H200'"),
+        (["--gpus", "8xH300"], "there is no kind of GPU 'H300' in conf/gpus; did you mean 'H200'"),
         (["--gpus", "0xH200"], "'0xH200' has no GPU in it"),
         (["--gpus", "H200", "--rates", "no/rates"], "no/rates does not exist"),
         (["--gpus", "H200", "--model", "smal"], "there is no model 'smal'"),
@@ -76,10 +78,25 @@ ray_characters_chunk_latency_seconds_count{model="small",plan="1x1+0",stage="roo
 """
 
 
+HEALTH: dict[str, Any] = {
+    "status": "ok",
+    "livekit": True,
+    "pipelines": 1,
+    "running": 1,
+    "queued": 2,
+    "target": 1,
+    "capacity": 4,
+    "shortfall": "",
+    "note": "the deadline is not checked",
+    "random_weights": True,
+}
+
+
 class _Ray(http.server.BaseHTTPRequestHandler):
     """Answers as Ray's dashboard does, for one deployment."""
 
     asked: list[tuple[str, dict[str, int]]] = []  # noqa: RUF012
+    http_port = 9
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -96,9 +113,11 @@ class _Ray(http.server.BaseHTTPRequestHandler):
             )
         if self.path == "/metrics":
             return self._answer(200, METRICS)
+        if self.path == "/healthz":
+            return self._answer(200, Health(**HEALTH).model_dump())
         replicas = [{"state": "RUNNING"}, {"state": "STARTING"}]
         pipeline = {"status": "UPDATING", "message": "", "target_num_replicas": 3, "replicas": replicas}
-        http_options = {"host": "127.0.0.1", "port": 9}
+        http_options = {"host": "127.0.0.1", "port": self.http_port}
         self._answer(
             200, {"http_options": http_options, "applications": {"default": {"deployments": {"Pipeline": pipeline}}}}
         )
@@ -135,6 +154,20 @@ def test_status_shows_replicas(dashboard: str, capsys: pytest.CaptureFixture[str
     assert "1 of 3 (1 starting)" in out
     assert "cannot be reached from here" in out
     assert "small, plan 1x1+0: 3 of 600 chunks late" in out
+
+
+def test_status_shows_what_the_application_says_of_itself(
+    dashboard: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Ray, "http_port", int(dashboard.rpartition(":")[2]))
+    assert run("status", "--dashboard", dashboard) == 0
+    out = capsys.readouterr().out
+    assert "1 session(s) running, 2 queued, room for 4; the media server answers" in out
+    assert "the pictures are noise: the model has random weights" in out
+    assert "note: the deadline is not checked" in out
+    monkeypatch.setitem(HEALTH, "random_weights", False)
+    assert run("status", "--dashboard", dashboard) == 0
+    assert "noise" not in capsys.readouterr().out
 
 
 def test_no_dashboard_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from characters.cli.main import main
+from characters.errors import UserError
 
 
 def run(*arguments: str) -> int:
@@ -50,7 +51,7 @@ def test_up_refuses_a_host_that_is_not_ours(host: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--profile", "laptob"], "did you mean 'laptop'"), (["--profile", "no/such.yaml"], "no deploy profile")],
+    [(["--profile", "laptob"], "did you mean 'laptop'"), (["--profile", "no/such.yaml"], "does not exist")],
 )
 def test_up_names_a_wrong_profile_before_it_installs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
@@ -59,6 +60,23 @@ def test_up_names_a_wrong_profile_before_it_installs(
     monkeypatch.setattr("deploy.serving.livekit_server.install_server", lambda: pytest.fail("minutes were spent"))
     assert run("up", "--port", "18124", *arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_noise_is_served_only_if_the_profile_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from deploy.app import build
+
+    profile = tmp_path / "noise.yaml"
+    profile.write_text("model: wan-1.3b\n")
+    assert run("up", "--port", "18127", "--profile", str(profile)) == 2
+    assert "set random_weights: true in the deploy profile" in capsys.readouterr().err
+    for key, value in {"URL": "ws://127.0.0.1:9", "API_KEY": "key", "API_SECRET": "secret"}.items():
+        monkeypatch.setenv(f"LIVEKIT_{key}", value)
+    with pytest.raises(UserError, match="its pictures are noise"):
+        build({"profile": str(profile)})
+    profile.write_text("model: wan-1.3b\nrandom_weights: true\n")
+    assert build({"profile": str(profile)}) is not None
 
 
 def test_install_without_go_names_the_three_ways(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,6 +19,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from actors.pipeline.topology import load_profile, plan_topology
 from deploy.app import PIPELINE, build, scaled_from_outside
+from deploy.planning.cluster import ISLAND_LABEL, cluster_of_ray
 from deploy.serving.livekit_server import answers, require_server
 from deploy.serving.settings import free_ports, load_settings
 from tests.deploy.cluster.modules import COMPOSE, KUBERAY, module_folder, strict
@@ -76,6 +78,22 @@ def test_the_rayservice_has_machines_for_its_pipelines() -> None:
         if selector.items() <= group["labels"].items():
             fit += group["replicas"] * int(min(has[kind] / needs[kind] for kind in has))
     assert fit >= pipeline.num_replicas
+
+
+def test_nvlink_islands_are_labelled_as_the_planner_reads_them() -> None:
+    (group,) = read("rayservice.yaml")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+    found = {"rayservice.yaml": (group["labels"], float(limits["nvidia.com/gpu"]))}
+    up = read("ray-up.yaml")
+    for key in ("head_start_ray_commands", "worker_start_ray_commands"):
+        found[key] = parse_node_labels_string(up[key][-1].split("--labels=")[1].split()[0]), 8.0
+    for labels, gpus in found.values():
+        resources = {"GPU": gpus, "accelerator_type:H200": 1.0}
+        (node,) = cluster_of_ray([{"NodeID": "a", "Alive": True, "Resources": resources, "Labels": labels}]).nodes
+        assert node.islands == (int(labels[ISLAND_LABEL]),)
+    for file in CLUSTER.iterdir():
+        for label in re.findall(r"[\w.-]+/[\w-]*island[\w-]*", file.read_text()):
+            assert label == ISLAND_LABEL, file.name
 
 
 def test_ray_up_takes_the_cluster_file() -> None:

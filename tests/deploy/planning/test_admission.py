@@ -20,7 +20,7 @@ class OnFleet(Admission):
 
     def __init__(self, fleet: Fleet, config: AdmissionConfig, clock: Clock) -> None:
         options = {LARGE: [option(3, 1, 1)], "small": [small()]}
-        super().__init__(PlannedPlaces(fleet, options, config.most_gpus), config, clock)
+        super().__init__(PlannedPlaces(fleet, options), config, clock, overtaking=30.0)
         self.fleet = fleet
 
     def lose(self, node: str) -> tuple[list[Admitted], list[Queued]]:
@@ -97,7 +97,7 @@ def test_a_key_has_its_quota_and_its_priority() -> None:
 
 def test_who_needs_no_fresh_gpu_passes_and_others_do_for_a_while_only() -> None:
     clock = Clock()
-    admission = made("6xH200", clock=clock, patience=30.0)
+    admission = made("6xH200", clock=clock)
     admission.ask("large", LARGE)
     assert isinstance(admission.ask("waits", LARGE), Queued)
     assert isinstance(admission.ask("passes", "small"), Admitted), "what is free is of no use to the one ahead"
@@ -137,7 +137,6 @@ def test_a_pipeline_is_a_seat_and_who_loses_one_is_next() -> None:
 
 def test_admission_is_configured_by_a_file(tmp_path: Path) -> None:
     assert load_admission("default") == AdmissionConfig()
-    assert load_admission("packed").most_gpus == 4
     own = tmp_path / "own.yaml"
     own.write_text("everybody: {sessions: 1}\ntenants:\n  gold: {priority: 10, sessions: 0}\n")
     found = load_admission(str(own))
@@ -147,6 +146,22 @@ def test_admission_is_configured_by_a_file(tmp_path: Path) -> None:
         load_admission(str(own))
     with pytest.raises(UserError, match="did you mean 'default'"):
         load_admission("defalt")
+
+
+def test_a_bound_on_a_sessions_gpus_leaves_out_the_larger_plans() -> None:
+    fleet, options = Fleet(parse_cluster("8xH200")), {LARGE: [option(1, 6, 1), option(3, 1, 1)]}
+    places = PlannedPlaces(fleet, options, most_gpus=4)
+    assert places.lacking(LARGE) is None and places.place("a", LARGE, fresh=True)
+    assert fleet.busy == 4
+    assert PlannedPlaces(fleet, options, most_gpus=3).lacking(LARGE) is not None
+
+
+@pytest.mark.parametrize("key", ["patience: 30", "most_gpus: 4", "across_nodes: true"])
+def test_what_does_not_act_in_serving_is_refused(tmp_path: Path, key: str) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(f"queue: 10\n{key}\n")
+    with pytest.raises(UserError, match="unknown key"):
+        load_admission(str(own))
 
 
 def test_waits_come_from_measured_lengths() -> None:

@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 
-from actors.pipeline.topology import load_profile, plan_topology
+from actors.pipeline.topology import Profile, load_profile, plan_topology
+from characters.config import conf_names
 from characters.errors import UserError
 from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import ParallelPlan
 from deploy.planning.cost import DEADLINE, LOOK_AHEAD, Cost, Links, attention_ms, estimate, product_ms, share_ms
-from deploy.planning.rates import Rates, load_rates, rates_names
+from deploy.planning.rates import Rates, load_rates
 from tests.deploy.planning.known import LARGE
 
 # kernels/RESULTS.md, one GPU's share of a step: context, plan, ms of the step and of its bare products and attention;
@@ -127,11 +128,14 @@ def test_the_small_model_costs_what_was_measured() -> None:
     assert estimate("small", model, alone, load_rates("CPU")).path == pytest.approx(43.7, rel=0.10)
 
 
-def test_a_turn_is_the_border_the_look_ahead_and_the_flight() -> None:
-    for plan, flight in ((ParallelPlan(1, 4, 1), 3), (ParallelPlan(3, 1, 1), 4)):
-        cost = predict(9, plan)
-        assert cost.flight == flight
-        assert cost.turn == pytest.approx(DEADLINE / 2 + LOOK_AHEAD + flight * DEADLINE)
+@pytest.mark.parametrize("split, flight", [((1, 4, 1), 3), ((3, 1, 1), 5), ((2, 2, 0), 3), ((1, 3, 2), 3)])
+def test_a_turn_is_the_border_the_look_ahead_and_the_flight_that_runs(split: tuple[int, int, int], flight: int) -> None:
+    plan = ParallelPlan(*split)
+    (pcm,) = plan_topology(Profile(model=LARGE, plan=plan)).outputs("aligner")[-1:]
+    assert (pcm.port, pcm.slots) == ("pcm", flight)
+    cost = predict(9, plan)
+    assert cost.turn == pytest.approx(DEADLINE / 2 + LOOK_AHEAD + flight * DEADLINE)
+    if plan.decoder:
         assert cost.path == pytest.approx(sum(stage.ms for stage in cost.stages))
     assert pytest.approx(83.3, abs=0.1) == LOOK_AHEAD
 
@@ -160,7 +164,7 @@ def test_more_work_never_takes_less_time() -> None:
 
 
 def test_every_shipped_rate_says_where_it_comes_from() -> None:
-    for kind in rates_names():
+    for kind in conf_names("gpus"):
         rates = load_rates(kind)
         figures = [v for v in (*vars(rates).values(), *rates.models.values()) if hasattr(v, "how")]
         assert len(figures) >= 13

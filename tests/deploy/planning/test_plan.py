@@ -82,5 +82,7 @@ def test_a_cluster_that_ray_describes() -> None:
     )
     assert [(n.name, n.islands) for n in cluster.nodes] == [("a", (8,)), ("b", (4, 4))]
     assert [n.kind for n in cluster_of_ray([node("d")]).nodes] == ["CPU"]
-    with pytest.raises(UserError, match="no rates of a GPU 'unknown'"):
+    with pytest.raises(UserError, match=f"node f: its label {ISLAND_LABEL} must be .* divides 8, not 'half'"):
+        cluster_of_ray([node("f", labels={ISLAND_LABEL: "half"}, **gpus)])
+    with pytest.raises(UserError, match="no kind of GPU 'unknown'"):
         cluster_of_ray([node("e", GPU=1.0)])

@@ -5,16 +5,19 @@ import pytest
 
 from deploy.planning.cluster import parse_cluster
 from deploy.planning.cost import DEADLINE
-from deploy.planning.simulator import Load, Report, Simulation
+from deploy.planning.simulator import Load, Policy, Report, Simulation
 from deploy.planning.waiting import AdmissionConfig
 from tests.deploy.planning.known import LARGE, option, small
 
 
-def simulate(gpus: str, load: Load, mix: dict[str, float], seed: int = 0, **config: object) -> Report:
+def simulate(
+    gpus: str, load: Load, mix: dict[str, float], seed: int = 0, queue: int = 50, policy: Policy | None = None
+) -> Report:
+    policy = policy or Policy()
     four, five = option(3, 1, 1), option(1, 4, 1)
-    options = {LARGE: [five] if config.get("across_nodes") else [four], "small": [small()]}
-    settings = AdmissionConfig(**config)  # type: ignore[arg-type]
-    report = Simulation(parse_cluster(gpus), options, settings, load, mix, seed).run()
+    options = {LARGE: [five] if policy.across_nodes else [four], "small": [small()]}
+    settings = AdmissionConfig(queue=queue)
+    report = Simulation(parse_cluster(gpus), options, settings, load, mix, seed, policy).run()
     print(report)
     return report
 
@@ -23,7 +26,7 @@ def simulate(gpus: str, load: Load, mix: dict[str, float], seed: int = 0, **conf
 def test_a_thousand_sessions_on_four_thousand_gpus(across_nodes: bool) -> None:
     """More want to come in than there is room for, and a host fails about every three minutes."""
     load = Load(sessions=1060, length=240, seconds=900, failures=90_000, repair=300)
-    report = simulate("500x8xH200", load, {LARGE: 1.0}, queue=100, across_nodes=across_nodes)
+    report = simulate("500x8xH200", load, {LARGE: 1.0}, queue=100, policy=Policy(across_nodes))
     assert report.most > (790 if across_nodes else 990)
     assert np.percentile(report.planning, 99) <= 50
     assert report.stranded <= 0.01

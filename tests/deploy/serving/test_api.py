@@ -311,6 +311,13 @@ def test_every_key_has_its_own_terms(open_api: Open) -> None:
     assert client.post("/v1/sessions", json={"character": "bao"}).status_code == 401
 
 
+def test_noise_is_told(open_api: Open) -> None:
+    client, manager, _ = open_api()
+    assert client.get("/healthz").json()["random_weights"] is False
+    manager.random_weights = True
+    assert client.get("/healthz").json()["random_weights"] is True
+
+
 def test_what_the_machines_cannot_hold_is_told(open_api: Open) -> None:
     client, manager, pipelines = open_api()
     assert client.get("/healthz").json()["status"] == "ok"

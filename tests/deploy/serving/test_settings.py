@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -49,8 +50,10 @@ def test_half_of_an_access_is_the_users_error(environment: dict[str, str], messa
         load_settings({}, environment)
 
 
-def test_who_may_come_in_is_named_and_keys_come_from_the_environment() -> None:
-    settings = load_settings({"admission": "packed"}, {"CHARACTERS_API_KEYS": "gold:secret1 trial:secret2"})
+def test_who_may_come_in_is_named_and_keys_come_from_the_environment(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("queue: 100\n")
+    settings = load_settings({"admission": str(own)}, {"CHARACTERS_API_KEYS": "gold:secret1 trial:secret2"})
     assert settings.admission.queue == 100
     assert settings.tenant_keys == {"gold": "secret1", "trial": "secret2"}
     assert "secret1" not in repr(settings)
