@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import http.client
-import json
 import logging
 import os
 import secrets
@@ -13,13 +11,13 @@ import signal
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from characters.errors import UserError
 from deploy.cli import web_client
+from deploy.http import NO_ANSWER, request
 from deploy.serving import livekit_server
 from deploy.serving.settings import LOOPBACK, check_port, load_settings
 
@@ -162,9 +160,8 @@ def _run(serve: Any, application: Any, name: str, external: bool, stop: threadin
 def running_at(address: str) -> bool:
     """Whether our application answers there."""
     try:
-        with urllib.request.urlopen(f"{address}/healthz", timeout=5) as answer:
-            return bool(json.load(answer).get("application") == "characters")
-    except (OSError, ValueError, AttributeError, http.client.HTTPException):
+        return bool(request(f"{address}/healthz", timeout=5).json()["application"] == "characters")
+    except (*NO_ANSWER, TypeError, KeyError):  # another program
         return False
 
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import httpx2
 import numpy as np
 
 from characters.errors import UserError
-from deploy.cli.address import check_address
+from deploy.http import NO_ANSWER, check_address
 from deploy.load.talk import QUESTIONS, quiet, speech
 from deploy.load.user import User
 
@@ -103,7 +101,11 @@ class Server:
 
     def __init__(self, url: str, key: str = "") -> None:
         self.url = check_address(url, "--url")
-        self._headers = {"content-type": "application/json"} | ({"x-api-key": key} if key else {})
+        headers = {"x-api-key": key} if key else {}
+        # A connection a request, as if each user had their own.
+        self._client = httpx2.AsyncClient(
+            headers=headers, timeout=60, follow_redirects=True, limits=httpx2.Limits(max_keepalive_connections=0)
+        )
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """JSON in and out.
@@ -112,18 +114,12 @@ class Server:
             Refusal: an error of the API.
             UserError: nobody answers there, or somebody else.
         """
-        return await asyncio.to_thread(self._request, method, path, body)
-
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, self._headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise Refusal(_words(error)) from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"no application at {self.url}: {getattr(error, 'reason', error)}") from None
+            return (await self._client.request(method, self.url + path, json=body)).raise_for_status().json()
+        except httpx2.HTTPStatusError as error:
+            raise Refusal(_words(error.response)) from None
+        except NO_ANSWER as error:
+            raise UserError(f"no application at {self.url}: {str(error) or type(error).__name__}") from None
 
 
 def loadtest(url: str, users: int, minutes: float, character: str, say: Callable[[str], None] = print) -> Outing:
@@ -275,11 +271,11 @@ async def _watch(lags: list[float]) -> None:
         lags.append(time.monotonic() - due)
 
 
-def _words(error: urllib.error.HTTPError) -> str:
+def _words(answer: httpx2.Response) -> str:
     try:
-        told = json.load(error)["error"]
+        told = answer.json()["error"]
         words = f"{told['code']}: {told['message']}"
     except (ValueError, KeyError, TypeError):
-        words = f"HTTP {error.code}"
-    again = error.headers.get("retry-after")
+        words = f"HTTP {answer.status_code}"
+    again = answer.headers.get("retry-after")
     return f"{words} (try again after {again} s)" if again else words

@@ -11,11 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
 from characters.character import user_folder
 from characters.errors import UserError
+from deploy.http import NO_ANSWER, request
 from deploy.serving.settings import LOOPBACK, LivekitAccess
 
 PROGRAM = "livekit-server"
@@ -168,9 +168,8 @@ class LivekitServer:
 def answers(url: str, timeout: float = 1.0) -> bool:
     """Whether a LiveKit server answers at ws://... or wss://..."""
     try:
-        with urllib.request.urlopen("http" + url.removeprefix("ws"), timeout=timeout) as answer:
-            return answer.status == 200
-    except (OSError, ValueError):
+        return request("http" + url.removeprefix("ws"), timeout=timeout).status_code == 200
+    except NO_ANSWER:
         return False
 
 
