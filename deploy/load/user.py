@@ -34,6 +34,10 @@ class Seen:
     figures: list[dict[str, Any]] = field(default_factory=list)
 
 
+class NotSeen(Exception):
+    """What a user waited for did not come in time."""
+
+
 class User:
     """Joins with a token. Microphone sound flows all the time, as a browser's does: silence unless `say`.
 
@@ -88,10 +92,15 @@ class User:
         self._to_say.put_nowait(pcm)
 
     async def type(self, text: str, timeout: float = 60.0) -> None:
-        """Write to the character, again and again until it says that it has read it, as the page does."""
+        """Write to the character, again and again until it says that it has read it, as the page does.
+
+        Raises:
+            NotSeen: it did not say so within `timeout` seconds.
+        """
         key, give_up = secrets.token_hex(8), time.monotonic() + timeout
         while key not in self._acks:
-            assert time.monotonic() < give_up, f"{text!r} did not arrive"
+            if time.monotonic() >= give_up:
+                raise NotSeen(f"{text!r} did not arrive")
             with contextlib.suppress(rtc.StreamError, TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self.room.local_participant.send_text(text, topic="lk.chat", attributes={ACK: key})
@@ -106,10 +115,15 @@ class User:
         return self.said_until
 
     async def until(self, condition: Callable[[], Any], what: str, timeout: float = 30.0) -> Any:
-        """Wait for a condition."""
+        """Wait until a condition holds; what it returned.
+
+        Raises:
+            NotSeen: it did not hold within `timeout` seconds; the message is `what`.
+        """
         give_up = time.monotonic() + timeout
         while not (found := condition()):
-            assert time.monotonic() < give_up, what
+            if time.monotonic() >= give_up:
+                raise NotSeen(what)
             await asyncio.sleep(0.02)
         return found
 

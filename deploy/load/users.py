@@ -19,8 +19,8 @@ import numpy as np
 
 from characters.errors import UserError
 from deploy.http import NO_ANSWER, check_address
-from deploy.load.talk import QUESTIONS, quiet, speech
-from deploy.load.user import User
+from deploy.load.talk import QUESTIONS, SPEECH, quiet, speech
+from deploy.load.user import NotSeen, User
 
 Outcome = Literal["talked", "queued", "refused", "failed"]
 
@@ -30,7 +30,6 @@ _FIRST_PICTURE = 60.0  # seconds
 _ANSWER = 30.0
 _KEPT_SOUND = 500  # blocks of 10 ms
 _LAG_EVERY = 0.05
-_SPEECH = 0.01  # magnitude; what the codec makes of silence stays below
 
 
 @dataclass
@@ -231,8 +230,8 @@ class Visitor:
                 user.say(line)
                 end = await user.spoken()
                 try:
-                    heard = await user.until(lambda end=end: user.loud(end, _SPEECH), "no answer", _ANSWER)
-                except AssertionError:
+                    heard = await user.until(lambda end=end: user.loud(end, SPEECH), "no answer", _ANSWER)
+                except NotSeen:
                     visit.unanswered += 1
                 else:
                     visit.turns.append(heard - end)

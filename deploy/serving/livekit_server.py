@@ -15,7 +15,6 @@ from pathlib import Path
 
 from characters.character import user_folder
 from characters.errors import UserError
-from deploy.http import NO_ANSWER, request
 from deploy.serving.settings import LOOPBACK, LivekitAccess
 
 PROGRAM = "livekit-server"
@@ -167,6 +166,8 @@ class LivekitServer:
 
 def answers(url: str, timeout: float = 1.0) -> bool:
     """Whether a LiveKit server answers at ws://... or wss://..."""
+    from deploy.http import NO_ANSWER, request  # `characters doctor` runs without the packages that it misses
+
     try:
         return request("http" + url.removeprefix("ws"), timeout=timeout).status_code == 200
     except NO_ANSWER:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from deploy.cli.starting import ENVIRONMENT
+from deploy.cli.up import ENVIRONMENT
 
 _FREE_SECONDS = 120.0
 # Every process started from here on inherits it.

@@ -87,6 +87,26 @@ def test_a_report_that_cannot_be_written_is_said_first(
     assert end.value.code == 2 and message in error and error.count("\n") == 1
 
 
+def test_a_user_does_not_wait_for_ever() -> None:
+    """Without assertions too, and in a process of its own, as the one below."""
+    story = """
+import asyncio
+from deploy.load.user import NotSeen, User
+
+async def story():
+    user = User()
+    for wait in (user.until(lambda: False, "no answer", 0.1), user.type("Hello?", -1.0)):
+        try:
+            await wait
+        except NotSeen as error:
+            print(error)
+
+asyncio.run(story())
+"""
+    told = subprocess.run([sys.executable, "-O", "-c", story], capture_output=True, text=True, timeout=60)
+    assert told.stdout == "no answer\n'Hello?' did not arrive\n", told.stderr
+
+
 def test_nobody_there_is_said_in_a_line() -> None:
     with pytest.raises(UserError, match=r"no application at http://127\.0\.0\.1:9"):
         loadtest("http://127.0.0.1:9", 1, 0.1, "ruby")
