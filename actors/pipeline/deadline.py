@@ -1,4 +1,4 @@
-"""The policy for late chunks. Pure; the clock is whoever calls.
+"""The policy for late chunks. The caller tells the time.
 
 A chunk is due one period after the one before it. If it is not there, sound and picture hold together: the last frame
 stays and no sound is consumed. The miss is counted and the clock moves on by exactly the time lost, so that the next

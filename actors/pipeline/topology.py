@@ -1,4 +1,4 @@
-"""From a deploy profile to processes, bundles and edges. Pure: no Ray, no GPU, nothing is started.
+"""From a deploy profile to processes, bundles and edges. It reads files, and needs neither Ray nor a GPU.
 
 The way of a chunk, for any plan:
 

@@ -1,7 +1,7 @@
-"""Many users at a time, without browsers: who is let in, and what those get who are.
+"""Many users at a time, without browsers: who is admitted, and what picture and sound they get.
 
-Each asks for a session, waits in the queue if told to, joins the room, and asks one recorded question after the other
-until the time is up. All times are taken at the users' end, by this machine's one clock.
+Each user asks for a session, waits in the queue if necessary, joins the room, and asks one recorded question after the
+other until the test ends. All times are taken at the users' end, by the clock of this machine.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Visit:
 
     Attributes:
         number: of the user.
-        outcome: "talked"; "queued" if the time was up before there was a place; "refused"; "failed".
+        outcome: "talked"; "queued" if the test ended before the user was admitted; "refused"; "failed".
         reason: the server's code and words, or what went wrong.
-        asked: when it asked for a session.
-        position: in the queue at first; 0 if it was let in at once.
-        seated: when it was told to come in; None if it never was.
-        ended: when it was over.
+        asked: when the user asked for a session.
+        position: in the queue at first; 0 if the user was admitted at once.
+        seated: when the user was admitted; None if that never happened.
+        ended: when the visit was over.
         frames, sounds: when each frame and each block of sound came.
         turns: seconds from the end of a question to the first sound of the answer.
         unanswered: questions without an answer within half a minute.
-        late: chunks that were late, as the server counts them.
+        late: late chunks, as the server counts them.
     """
 
     number: int
@@ -65,15 +65,15 @@ class Visit:
 
 
 @dataclass
-class Outing:
+class LoadTest:
     """All visits of one test.
 
     Attributes:
         url: of the application.
-        seconds: that it took.
-        health: what the application said of itself before.
+        seconds: how long the test took.
+        health: the application's answer to GET /healthz before the test.
         visits: by number.
-        lags: seconds by which this program itself was late, twenty times a second: its own share of what it measured.
+        lags: seconds by which this program woke up late, twenty times a second: its own share of what it measured.
     """
 
     url: str
@@ -83,8 +83,8 @@ class Outing:
     lags: list[float]
 
 
-class Refusal(Exception):
-    """The server said no: its code and words, and when to try again, if it said."""
+class ErrorResponse(Exception):
+    """The application answered with an error: its code and words, and when to try again if it says so."""
 
 
 class Server:
@@ -95,7 +95,7 @@ class Server:
         key: its API key; none if empty.
 
     Raises:
-        UserError: that is no address.
+        UserError: `url` is not an address.
     """
 
     def __init__(self, url: str, key: str = "") -> None:
@@ -110,38 +110,38 @@ class Server:
         """JSON in and out.
 
         Raises:
-            Refusal: an error of the API.
-            UserError: nobody answers there, or somebody else.
+            ErrorResponse: the application answered with an error.
+            UserError: nothing answers there, or another program does.
         """
         try:
             return (await self._client.request(method, self.url + path, json=body)).raise_for_status().json()
         except httpx2.HTTPStatusError as error:
-            raise Refusal(_words(error.response)) from None
+            raise ErrorResponse(_words(error.response)) from None
         except NO_ANSWER as error:
             raise UserError(f"no application at {self.url}: {str(error) or type(error).__name__}") from None
 
 
-def loadtest(url: str, users: int, minutes: float, character: str, say: Callable[[str], None] = print) -> Outing:
-    """Send `users` users, half a second apart, for `minutes` from the first one's coming.
+def loadtest(url: str, users: int, minutes: float, character: str, say: Callable[[str], None] = print) -> LoadTest:
+    """Send `users` users, half a second apart; the test ends `minutes` after the first.
 
     Args:
         url: of the application; its API key is CHARACTERS_API_KEY in the environment.
-        character: slug of whom they talk to.
+        character: slug of the character that they talk to.
         say: prints a line.
 
     Raises:
-        UserError: no application there, or no such character.
+        UserError: no application answers at `url`, or it has no such character.
     """
     server = Server(url, os.environ.get("CHARACTERS_API_KEY", ""))
-    return asyncio.run(_outing(server, users, 60 * minutes, character, say))
+    return asyncio.run(_run(server, users, 60 * minutes, character, say))
 
 
-async def _outing(server: Server, users: int, seconds: float, character: str, say: Callable[[str], None]) -> Outing:
+async def _run(server: Server, users: int, seconds: float, character: str, say: Callable[[str], None]) -> LoadTest:
     try:
         health = await server.request("GET", "/healthz")
         known = [c["slug"] for c in await server.request("GET", "/v1/characters")]
-    except Refusal as refusal:
-        raise UserError(f"{server.url} answers: {refusal}") from None
+    except ErrorResponse as error:
+        raise UserError(f"{server.url} answers: {error}") from None
     if character not in known:
         raise UserError(f"no character {character!r} there; there are {', '.join(known)}")
     lines = [speech(question) for question in QUESTIONS]
@@ -152,7 +152,7 @@ async def _outing(server: Server, users: int, seconds: float, character: str, sa
     visitors = [Visitor(server, Visit(i), lines, began, began + seconds, character, say) for i in range(users)]
     await asyncio.gather(*(visitor.come() for visitor in visitors))
     watch.cancel()
-    return Outing(server.url, time.monotonic() - began, health, [v.visit for v in visitors], lags)
+    return LoadTest(server.url, time.monotonic() - began, health, [v.visit for v in visitors], lags)
 
 
 class Visitor:
@@ -160,8 +160,8 @@ class Visitor:
 
     Args:
         server: of the application.
-        visit: what happens is written there.
-        lines: float32 [n] at 24 kHz each; asked in turn.
+        visit: takes what happens.
+        lines: the questions, asked in turn: float32 [n] at 24 kHz each.
         began, until: when the test began and ends, seconds of `time.monotonic`.
         character: slug.
         say: prints a line.
@@ -183,7 +183,7 @@ class Visitor:
         self._session: dict[str, Any] = {}
 
     async def come(self) -> None:
-        """The whole visit. What goes wrong is part of what is measured."""
+        """Make the whole visit. It raises nothing: errors are part of the measurement."""
         visit = self.visit
         await asyncio.sleep(visit.number * _BETWEEN_ARRIVALS)
         visit.asked = self._now()
@@ -193,11 +193,11 @@ class Visitor:
                 await self._enter()
                 visit.seated = self._now()
                 await self._talk()
-        except TimeoutError:  # the time is up: for those who talk, that is the end that is wanted
+        except TimeoutError:  # the test is over: a user who talks is meant to end so
             if visit.seated is not None and not visit.frames:
                 visit.outcome, visit.reason = "failed", "let in, but no picture came before the end"
-        except Refusal as refusal:
-            visit.outcome, visit.reason = ("refused" if visit.seated is None else "failed"), str(refusal)
+        except ErrorResponse as error:
+            visit.outcome, visit.reason = ("refused" if visit.seated is None else "failed"), str(error)
         except Exception as error:
             visit.outcome, visit.reason = "failed", str(error) or type(error).__name__
         await self._leave()
@@ -213,7 +213,7 @@ class Visitor:
             await asyncio.sleep(_POLL_SECONDS)
             self._session = await self._server.request("GET", f"/v1/sessions/{self._session['id']}")
         if error := self._session["error"]:
-            raise Refusal(f"{error['code']}: {error['message']}")
+            raise ErrorResponse(f"{error['code']}: {error['message']}")
 
     async def _talk(self) -> None:
         """Ask until the time is up."""
@@ -241,13 +241,13 @@ class Visitor:
             await user.leave()
 
     def _forget(self, user: User, keep: int) -> None:
-        """Of old sound, keep only when it came."""
+        """Drop old sound; keep when it came."""
         old = user.seen.sound[: len(user.seen.sound) - keep]
         self.visit.sounds += [at - self._began for at, _ in old]
         del user.seen.sound[: len(old)]
 
     async def _leave(self) -> None:
-        """Hang up; a session that has failed says why."""
+        """End the session. If it has failed, note why."""
         if not self._session:
             return
         try:
@@ -256,7 +256,7 @@ class Visitor:
                 error = session["error"]
                 self.visit.outcome, self.visit.reason = "failed", f"{error['code']}: {error['message']}"
             await self._server.request("DELETE", f"/v1/sessions/{self._session['id']}")
-        except (Refusal, UserError) as error:
+        except (ErrorResponse, UserError) as error:
             self.visit.outcome, self.visit.reason = "failed", str(error)
 
     def _now(self) -> float:

@@ -24,7 +24,7 @@ from deploy.serving.gate import ApiError, Gate
 from deploy.serving.session_manager import LivekitGone, LivekitRefused, SessionManager
 from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
 from deploy.serving.tokens import CHARACTER, user_token
-from deploy.serving.webhook import WebhookGate, WebhookRejected
+from deploy.serving.webhook import WebhookRejected, WebhookVerifier
 
 WEB = Path(__file__).resolve().parents[1] / "web"
 _WEBHOOK = "/livekit/webhook"
@@ -155,7 +155,7 @@ class Health(BaseModel):
 def create_api(manager: SessionManager) -> FastAPI:
     """The application around a manager, which it starts and closes."""
     settings = manager.settings
-    gate = WebhookGate(settings.livekit)
+    verifier = WebhookVerifier(settings.livekit)
     keys = [*settings.tenant_keys.items()] + ([("", settings.api_key)] if settings.api_key else [])
 
     def holder_of(headers: Headers) -> str:
@@ -168,9 +168,9 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     def signed(headers: Headers) -> None:
         try:
-            gate.check(headers.get("authorization"))
-        except WebhookRejected as refused:
-            raise ApiError(refused.status, refused.code, str(refused)) from None
+            verifier.check(headers.get("authorization"))
+        except WebhookRejected as rejected:
+            raise ApiError(rejected.status, rejected.code, str(rejected)) from None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -367,9 +367,9 @@ def create_api(manager: SessionManager) -> FastAPI:
     async def webhook(request: Request) -> dict[str, str]:
         """For the LiveKit server only: who came and who left."""
         try:
-            event = gate.receive(await request.body(), request.headers.get("authorization"))
-        except WebhookRejected as refused:
-            raise ApiError(refused.status, refused.code, str(refused)) from None
+            event = verifier.receive(await request.body(), request.headers.get("authorization"))
+        except WebhookRejected as rejected:
+            raise ApiError(rejected.status, rejected.code, str(rejected)) from None
         who = event.participant.identity
         if who and who != CHARACTER:
             if event.event == "participant_joined":

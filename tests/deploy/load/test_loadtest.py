@@ -14,7 +14,7 @@ from PIL import Image
 from characters.cli.main import main
 from characters.errors import UserError
 from deploy.load.report import STALL, admission, fps, lines, report, write
-from deploy.load.users import Outing, Visit, loadtest
+from deploy.load.users import LoadTest, Visit, loadtest
 from tests.deploy.conftest import Application
 
 HEALTH = {"status": "ok", "pipelines": 1, "running": 0, "queued": 0}
@@ -24,10 +24,10 @@ def frames(seconds: float, rate: float, since: float = 0.0) -> list[float]:
     return [since + i / rate for i in range(round(seconds * rate) + 1)]
 
 
-def outing() -> Outing:
+def outing() -> LoadTest:
     """One who talks with a stall, one let in when that one has gone, one still queued, one refused, one unlucky."""
     stalled = [*frames(10, 24, 1.0), *frames(10, 24, 12.0)]
-    return Outing(
+    return LoadTest(
         url="http://there",
         seconds=60.0,
         health=HEALTH,
