@@ -23,11 +23,11 @@ class LivekitAccess:
     """How to reach a LiveKit server.
 
     Attributes:
-        url: for us, ws:// or wss://.
+        url: for the application, ws:// or wss://.
         key, secret: its API key.
-        public_url: for browsers; `url` if empty.
+        public_url: for browsers; if empty, they get `url`.
         own: whether the application starts the server itself.
-        port: of its own server: HTTP; the next one is media over UDP.
+        port: of its own server for HTTP; the next one is for media over UDP.
     """
 
     url: str
@@ -39,28 +39,28 @@ class LivekitAccess:
 
     @property
     def browser_url(self) -> str:
-        """What browsers are told."""
+        """The URL that browsers are told."""
         return self.public_url or self.url
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All of them.
+    """All settings of the application.
 
     Attributes:
         profile: name of a file in conf/deploy, or a path to one.
-        pipelines: sessions at a time, to begin with; Serve can scale them later.
-        admission: who may come in and who may wait. A text is the name of a file in conf/admission, or a path to one.
-        grace_s: how long the character stays when the last user has left.
-        join_s: how long a ready session waits for its user.
-        poll_s: a queued user who does not ask for so long has gone.
+        pipelines: sessions at a time when it starts; Serve can scale them later.
+        admission: who is admitted and who may wait; given as the name of a file in conf/admission, or a path to one.
+        grace_s: seconds that the character stays after the user has left.
+        join_s: seconds that a ready session waits for its user.
+        poll_s: seconds without a request after which a queued user counts as gone.
         http_port: that Serve listens on, for LiveKit's webhooks.
-        livekit_port: of an own server; 0 = 7880, or the next that is free.
+        livekit_port: of the application's own server; 0 = 7880, or the next one that is free.
         seed: of noise and idle motion.
         cors: comma-separated origins that may call the API from a browser; none by default.
-        max_body: bytes of a request.
-        api_key: asked for by the API if not empty. From CHARACTERS_API_KEY.
-        tenant_keys: API keys by the name of who holds them, see `AdmissionConfig.tenants`. From CHARACTERS_API_KEYS,
+        max_body: the most bytes of a request's body.
+        api_key: that the API asks for; none if empty. From CHARACTERS_API_KEY.
+        tenant_keys: API keys by the name of their holder, see `AdmissionConfig.tenants`. From CHARACTERS_API_KEYS,
             "name:key name:key".
         livekit: see `LivekitAccess`. From LIVEKIT_URL, LIVEKIT_API_KEY, LIVEKIT_API_SECRET and LIVEKIT_PUBLIC_URL.
     """
@@ -107,7 +107,7 @@ def load_settings(args: Mapping[str, Any], environment: Mapping[str, str] = os.e
         try:
             values[key] = convert(value)
         except (TypeError, ValueError):
-            raise UserError(f"setting {key} is {value!r}, which is no {fields[key].type}") from None
+            raise UserError(f"setting {key} is {value!r}, which is not of type {fields[key].type}") from None
     livekit = _livekit(environment, int(values.get("livekit_port", 0)))
     return Settings(
         livekit,
@@ -164,10 +164,10 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 
 def check_port(port: int, host: str) -> None:
-    """Whether a page can be served there.
+    """Check that a page can be served there.
 
     Raises:
-        UserError: the port is taken or reserved, or `host` is none of this machine's addresses.
+        UserError: the port is taken or reserved, or `host` is not an address of this machine.
     """
     error = _bind_error(port, host)
     if error is None:
@@ -191,6 +191,6 @@ def _bind_error(port: int, host: str = LOOPBACK) -> OSError | None:
                 probe.bind((host, port))
             except OSError as error:
                 return error
-            except UnicodeError as error:  # no name of a host: a part of it is empty or too long
+            except UnicodeError as error:  # not the name of a host: a part of it is empty or too long
                 return OSError(str(error))
     return None
