@@ -34,11 +34,11 @@ from deploy.serving.settings import LOOPBACK, LivekitAccess, Settings, load_sett
 log = logging.getLogger("ray.serve")
 
 APPLICATION = "default"
-_DRAIN_SECONDS = 86_400.0  # a pipeline that is told to go finishes its talk, however long it is
+_DRAIN_SECONDS = 86_400.0  # a pipeline that is removed finishes its session first, however long that takes
 
 
 class ServePipelines:
-    """See `manager.Pipelines`: the replicas of a deployment."""
+    """See `session_manager.Pipelines`: the replicas of a deployment."""
 
     def __init__(self, handle: DeploymentHandle, topology: Topology) -> None:
         self._handle = handle.options(stream=True)
@@ -46,7 +46,7 @@ class ServePipelines:
         self._capacity: tuple[list[Any], Capacity] = ([], Capacity(0))
 
     async def look(self) -> Replicas:
-        """See `manager.Pipelines.look`."""
+        """See `session_manager.Pipelines.look`."""
         return await asyncio.to_thread(self._look)
 
     def _look(self) -> Replicas:
@@ -71,10 +71,10 @@ class ServePipelines:
         )
 
     async def run(self, session: SessionSpec) -> AsyncIterator[Run]:
-        """See `manager.Pipelines.run`.
+        """See `session_manager.Pipelines.run`.
 
         Raises:
-            PipelineGone: the replica has ended, cannot take sessions any more, or says that its call was cancelled.
+            PipelineGone: the replica has ended, it cannot take sessions any more, or its call was cancelled.
         """
         call = self._handle.session.remote(session)
         try:
@@ -88,7 +88,7 @@ class ServePipelines:
             call.cancel()
 
     async def trace(self, room: str) -> dict[str, Any]:
-        """See `manager.Pipelines.trace`."""
+        """See `session_manager.Pipelines.trace`."""
         actor: Any = await asyncio.to_thread(ray.get_actor, room)
         trace: Trace = await actor.trace.remote()
         return trace.chrome_trace()
@@ -96,7 +96,7 @@ class ServePipelines:
 
 @serve.deployment(name="Livekit", num_replicas=1, max_ongoing_requests=4, health_check_period_s=1)
 class MediaServer:
-    """A livekit-server of our own; a health check that finds it dead starts it again."""
+    """A livekit-server of our own. The health check starts it again if it has ended."""
 
     def __init__(self, access: LivekitAccess, webhook: str) -> None:
         self._access, self._webhook = access, webhook
@@ -110,7 +110,7 @@ class MediaServer:
         """Raises UserError if the server cannot be started again."""
         if not self._server.running:
             log.warning("livekit-server has ended: starting it again")
-            # In this thread, on purpose: the server dies with the thread that started it.
+            # Not in another thread: the server dies with the thread that started it.
             self._server = LivekitServer(self._access, self._webhook)
 
     def __del__(self) -> None:
@@ -121,7 +121,7 @@ class MediaServer:
 @serve.deployment(name=INGRESS, num_replicas=1, max_ongoing_requests=1000, health_check_period_s=2)
 @serve.ingress()
 class Ingress:
-    """The HTTP side. One replica: it holds the queue."""
+    """The HTTP interface. There is one replica, because it holds the queue."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Ingress:
         )
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
-        """See `Live`. What is wrong is logged and changes nothing: to raise would make Serve end this replica."""
+        """See `Live`. A wrong value is logged and changes nothing: Serve would end this replica if this raised."""
         try:
             live = changed(Live(), user_config, "ingress")
             for slug, found in self._manager.characters.items():
@@ -178,7 +178,7 @@ def build(args: Mapping[str, Any]) -> Application:
 
 
 def scaled_from_outside(args: Mapping[str, Any]) -> bool:
-    """Whether the number of pipelines is set through the dashboard's API; else it follows the demand.
+    """Whether the number of pipelines is set through the dashboard's API. If not, it follows the demand.
 
     Raises:
         UserError: a wrong setting or profile.
@@ -220,7 +220,7 @@ def _bundles(topology: Topology) -> list[dict[str, float]]:
 
 
 def __getattr__(name: str) -> Application:
-    """`app`, made when it is asked for: it takes a port and makes keys."""
+    """Makes `app` when it is asked for, not at import: it takes a port and makes keys."""
     if name == "app":
         return build({})
     raise AttributeError(name)

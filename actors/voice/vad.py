@@ -7,37 +7,25 @@ about 0.06 ms on one core. A hop to another thread would cost more, so the netwo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
 from actors.voice.config import VadConfig
 from actors.voice.protocols import WINDOW, WINDOW_MS
-from characters.errors import UserError
+from characters.assets import SILERO
 
 _CONTEXT = 64  # samples of the window before, which the network needs in front of each window
-
-
-def silero_file() -> Path:
-    """The network's file in the installed package. Raises UserError if it is not there."""
-    spec = find_spec("faster_whisper")
-    folder = Path(spec.origin).parent / "assets" if spec and spec.origin else None
-    files = sorted(folder.glob("silero_vad*.onnx")) if folder else []
-    if not files:
-        raise UserError("the voice agent needs faster-whisper 1.2 or later: pip install -e '.[voice]'")
-    return files[-1]
 
 
 class SileroVad:
     """`VoiceActivity` by the silero network, version 6, on the CPU.
 
     Raises:
-        UserError: faster-whisper, which brings the network, is not installed.
+        UserError: the network is missing or altered.
     """
 
     def __init__(self) -> None:
-        path = silero_file()
+        path = SILERO.file("silero_vad_v6.onnx")
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

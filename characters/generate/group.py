@@ -68,7 +68,9 @@ class ModelPeers(Peers):
         if plan.pipeline > 1 and shard.ranks > 1:
             # Every process has to take part in the making of every group.
             groups = [dist.new_group(list(range(p, p + shard.ranks))) for p in range(0, plan.gpus, shard.ranks)]
-            self._sequence = groups[shard.stage]
+            own = groups[shard.stage]
+            assert isinstance(own, dist.ProcessGroup)
+            self._sequence = own
         self.exchanges: dict[str, Exchange] = {}
         if shard.ranks == 1:
             self.exchanges["local"] = LocalExchange(device)

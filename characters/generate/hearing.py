@@ -142,7 +142,7 @@ class MelHearing:
 
     past = (PAST_FRAMES + -(-WINDOW // MEL_HOP)) * MEL_HOP  # with what the first frame is computed from, in whole hops
     ahead = AHEAD_FRAMES * MEL_HOP
-    shape = (WINDOW_FRAMES, MEL_BINS)
+    shape: tuple[int, ...] = (WINDOW_FRAMES, MEL_BINS)
 
     def hear(self, pcm: np.ndarray) -> np.ndarray:
         """See `Hearing.hear`."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from characters.assets import HIBARI
 from characters.chunk import SAMPLE_RATE
 from characters.errors import UserError
 from characters.speech.base import Phoneme, Speech
@@ -46,7 +46,7 @@ class HibariVoice:
     """American English, female. Runs 100 times faster than real time on one core; first sound after about 30 ms.
 
     Raises:
-        UserError: hibari-tts is not installed, or its graph is not the one known here.
+        UserError: hibari-tts is not installed; when first speaking, its files are missing or altered.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -66,8 +66,8 @@ class HibariVoice:
         import json
 
         tts = self._hibari.Hibari.__new__(self._hibari.Hibari)
-        assets = Path(self._hibari.__file__).parent / "assets"
-        tts.voice, tts.vocab, tts._g2p = "heart", json.loads((assets / "vocab.json").read_text("utf8")), None
+        vocab = json.loads(HIBARI.file("vocab.json").read_text("utf8"))
+        tts.voice, tts.vocab, tts._g2p = "heart", vocab, None
         return tts
 
     @cached_property
@@ -75,16 +75,8 @@ class HibariVoice:
         options = self._onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        path = Path(self._hibari.__file__).parent / "assets" / "hibari.onnx"
-        try:
-            return self._onnxruntime.InferenceSession(
-                _with_durations(path.read_bytes()), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:
-            raise UserError(
-                f"This version of hibari-tts ({self._hibari.__version__}) has another network than 0.2.1, "
-                "whose phoneme times are read here: pip install hibari-tts==0.2.1."
-            ) from error
+        model = _with_durations(HIBARI.file("hibari.onnx").read_bytes())
+        return self._onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def speak(self, text: str, *, speed: float = 1.0, pitch: float = 0.0) -> Iterator[Speech]:
         """See `Synthesiser.speak`. Pitch moves the fundamental alone: formants and timing stay."""

@@ -6,9 +6,10 @@ import gzip
 import json
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import numpy as np
+
+from characters.assets import HIBARI
 
 # Never spoken in training: figures on these are figures on unseen words in unseen order.
 HELD_OUT = (
@@ -71,10 +72,7 @@ _WHEN = _words("today now maybe please really always never here there again soon
 
 @cache
 def _lexicon() -> list[str]:
-    import hibari
-
-    path = Path(hibari.__file__).parent / "assets" / "lexicon_us_gold.json.gz"
-    with gzip.open(path, "rt", encoding="utf8") as file:
+    with gzip.open(HIBARI.file("lexicon_us_gold.json.gz"), "rt", encoding="utf8") as file:
         words = json.load(file)
     return [w for w in words if w.isascii() and w.isalpha() and w.islower() and 2 <= len(w) <= 9]
 

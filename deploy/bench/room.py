@@ -33,7 +33,7 @@ from actors.room.livekit import LivekitRoom
 from characters.character import load_character
 from characters.chunk import FPS, SAMPLE_RATE
 from characters.media.portrait import load_portrait
-from deploy.cli.starting import ENVIRONMENT
+from deploy.cli.up import ENVIRONMENT
 from deploy.load.talk import QUESTIONS, SPEECH, quiet, speech
 from deploy.load.user import User
 from deploy.serving.livekit_server import LivekitServer

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import urllib.error
-import urllib.parse
-import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
 
 from characters.errors import UserError
-from deploy.cli.address import check_address
+from deploy.http import NO_ANSWER, check_address, request
 
 ADDRESS = "http://127.0.0.1:8265"
 _SECONDS = 30.0
-_SAMPLE = re.compile(r"(\w+)\{(.*)\} (\S+)")
 _LATE, _CHUNKS = "ray_characters_late_chunks_total", "ray_characters_chunk_latency_seconds_count"
 
 
@@ -62,7 +60,7 @@ class Dashboard:
         Raises:
             UserError: no dashboard, no such deployment, or an application that may not be scaled from outside.
         """
-        app, name = (urllib.parse.quote(part, safe="") for part in (application, deployment))
+        app, name = (quote(part, safe="") for part in (application, deployment))
         path = f"/api/v1/applications/{app}/deployments/{name}/scale"
         self._call("POST", path, {"target_num_replicas": replicas})
 
@@ -101,15 +99,14 @@ class Dashboard:
         for group in self._call("GET", "/api/prometheus/sd"):
             for target in group["targets"]:
                 try:
-                    with urllib.request.urlopen(f"http://{target}/metrics", timeout=_SECONDS) as answer:
-                        text = answer.read().decode()
-                except (OSError, ValueError):
+                    text = request(f"http://{target}/metrics", timeout=_SECONDS).text
+                    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+                except NO_ANSWER:
                     continue  # a host that is just going
-                for name, tags, value in _SAMPLE.findall(text):
-                    if name in (_LATE, _CHUNKS):
-                        found = dict(re.findall(r'(\w+)="([^"]*)"', tags))
-                        both = counts.setdefault((found["model"], found["plan"]), [0, 0])
-                        both[name == _CHUNKS] += int(float(value))
+                for sample in samples:
+                    if sample.name in (_LATE, _CHUNKS):
+                        both = counts.setdefault((sample.labels["model"], sample.labels["plan"]), [0, 0])
+                        both[sample.name == _CHUNKS] += int(sample.value)
         return {key: (late, chunks) for key, (late, chunks) in counts.items()}
 
     def ingress(self) -> dict[str, Any] | None:
@@ -118,34 +115,25 @@ class Dashboard:
         http = details.get("http_options") or {}
         address = f"http://{http.get('host') or '127.0.0.1'}:{http.get('port') or 8000}".replace("0.0.0.0", "127.0.0.1")
         try:
-            with urllib.request.urlopen(f"{address}/healthz", timeout=_SECONDS) as answer:
-                health: dict[str, Any] = json.load(answer)
-                return health
-        except (OSError, ValueError):
+            health: dict[str, Any] = request(f"{address}/healthz", timeout=_SECONDS).json()
+            return health
+        except NO_ANSWER:
             return None
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        headers = {"content-type": "application/json"}
-        if self._token:
-            headers["authorization"] = f"Bearer {self._token}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._address + path, data, headers, method=method)
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise UserError(f"Ray's dashboard refuses: {_message(error)}") from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise UserError(f"no Ray dashboard at {self._address} ({reason}); name it with --dashboard") from None
+            return request(self._address + path, method, timeout=_SECONDS, headers=headers, json=body).json()
+        except httpx2.HTTPStatusError as error:
+            raise UserError(f"Ray's dashboard refuses: {_message(error.response)}") from None
+        except NO_ANSWER as error:
+            raise UserError(f"no Ray dashboard at {self._address} ({error}); name it with --dashboard") from None
 
 
-def _message(error: urllib.error.HTTPError) -> str:
-    text = error.read().decode(errors="replace").strip()
-    try:
-        text = str(json.loads(text)["error"])
-    except (ValueError, KeyError, TypeError):
-        text = (text.splitlines() or [error.reason])[-1]
-    if error.code == 401:
+def _message(answer: httpx2.Response) -> str:
+    if answer.status_code == 401:
         return "it wants a token; set RAY_AUTH_TOKEN to the one that `characters up` printed"
-    return text
+    try:
+        return str(answer.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return (answer.text.strip().splitlines() or [answer.reason_phrase])[-1]

@@ -15,24 +15,24 @@ from actors.pipeline.trace import percentile
 from characters.chunk import CHUNK_SECONDS, FPS
 from characters.errors import UserError
 from characters.output import whole_file
-from deploy.load.users import Outing, Visit
+from deploy.load.users import LoadTest, Visit
 
 STALL = 1.5 * CHUNK_SECONDS  # seconds without anything new: one chunk is missing
 _SKEW = "needs marks in picture and sound, which only `python -m deploy.bench.room` puts there"
 
 
-def report(outing: Outing) -> dict[str, Any]:
+def report(test: LoadTest) -> dict[str, Any]:
     """As JSON.
 
     Seconds have names that end in _s, milliseconds in _ms. Frame rates count from a user's first frame to the last.
     """
-    talked = [visit for visit in outing.visits if len(visit.frames) > 1]
+    talked = [visit for visit in test.visits if len(visit.frames) > 1]
     return {
-        "url": outing.url,
-        "users": len(outing.visits),
-        "seconds": round(outing.seconds, 1),
-        "server_before": outing.health,
-        "admission": admission(outing.visits),
+        "url": test.url,
+        "users": len(test.visits),
+        "seconds": round(test.seconds, 1),
+        "server_before": test.health,
+        "admission": admission(test.visits),
         "fps": _figures([fps(visit) for visit in talked]),
         "between_frames_ms": _figures(_gaps(v.frames for v in talked), 1e3),
         "picture_stalls": _stalls([visit.frames for visit in talked]),
@@ -42,13 +42,13 @@ def report(outing: Outing) -> dict[str, Any]:
         "late_chunks": sum(visit.late for visit in talked),
         "skew_ms": None,
         "skew_note": _SKEW,
-        "own_lag_ms": _figures(outing.lags, 1e3),
-        "visits": [_visit(visit) for visit in outing.visits],
+        "own_lag_ms": _figures(test.lags, 1e3),
+        "visits": [_visit(visit) for visit in test.visits],
     }
 
 
 def admission(visits: Sequence[Visit]) -> dict[str, Any]:
-    """Who got in, in the server's own words where it refused."""
+    """How many users were admitted, and the reasons of the others in the server's own words."""
     seated = [visit for visit in visits if visit.seated is not None]
     waited = [visit for visit in seated if visit.position]
     return {
@@ -70,7 +70,7 @@ def fps(visit: Visit) -> float:
 
 
 def lines(found: dict[str, Any]) -> Iterable[str]:
-    """For people."""
+    """The report as lines of text."""
     let_in = found["admission"]
     yield (
         f"{found['users']} asked: {let_in['admitted_at_once']} let in at once, "
@@ -92,17 +92,17 @@ def lines(found: dict[str, Any]) -> Iterable[str]:
         yield f"this program itself was late by: median {lag['median']}, p99 {lag['p99']}, max {lag['max']} ms"
 
 
-def write(outing: Outing, file: Path) -> tuple[dict[str, Any], Path]:
-    """Write the report to `file`, and a picture of it beside; the report, and where the picture is.
+def write(test: LoadTest, file: Path) -> tuple[dict[str, Any], Path]:
+    """Write the report to `file`, and a picture of it beside `file`. Returns the report and the picture's path.
 
     Raises:
         UserError: one of them cannot be written.
     """
-    found, picture = report(outing), picture_beside(file)
+    found, picture = report(test), picture_beside(file)
     with whole_file(file) as out:
         out.write(json.dumps(found, indent=1).encode() + b"\n")
     with whole_file(picture) as out:
-        _draw(outing, out)
+        _draw(test, out)
     return found, picture
 
 
@@ -116,10 +116,10 @@ def picture_beside(file: Path) -> Path:
     return picture
 
 
-def _draw(outing: Outing, file: BinaryIO) -> None:
+def _draw(test: LoadTest, file: BinaryIO) -> None:
     figure = Figure(figsize=(12, 8), layout="constrained")
     (who, rate), (turns, gaps) = figure.subplots(2, 2)
-    for visit in outing.visits:
+    for visit in test.visits:
         seated = visit.ended if visit.seated is None else visit.seated
         who.barh(visit.number, seated - visit.asked, left=visit.asked, color="tab:orange")
         colour = "tab:red" if visit.outcome == "failed" else "tab:green"
@@ -127,16 +127,16 @@ def _draw(outing: Outing, file: BinaryIO) -> None:
         if visit.outcome == "refused":
             who.plot(visit.asked, visit.number, "rx")
     who.set(title="waiting (orange), in a room (green), failed (red), refused (x)", xlabel="s", ylabel="user")
-    for visit in outing.visits:
+    for visit in test.visits:
         counted = Counter(int(at) for at in visit.frames)
         whole = sorted(counted)[1:-1]  # the first and the last second are not full
         rate.plot(whole, [counted[second] for second in whole], linewidth=0.8)
     rate.axhline(FPS, color="grey", linestyle=":")
     rate.set(title="frames a second, each user", xlabel="s", ylim=(0, None))
-    seconds = sorted(turn for visit in outing.visits for turn in visit.turns)
+    seconds = sorted(turn for visit in test.visits for turn in visit.turns)
     turns.step(seconds, [(i + 1) / len(seconds) for i in range(len(seconds))], where="post")
     turns.set(title=f"turns answered within ({len(seconds)})", xlabel="s", ylabel="share", ylim=(0, 1))
-    gaps.hist([1e3 * gap for gap in _gaps(visit.frames for visit in outing.visits)], bins=100, log=True)
+    gaps.hist([1e3 * gap for gap in _gaps(visit.frames for visit in test.visits)], bins=100, log=True)
     gaps.axvline(1e3 * CHUNK_SECONDS, color="red")
     gaps.set(title="between frames; red: 166.7 ms", xlabel="ms")
     figure.savefig(file, format="png", dpi=110)
@@ -177,7 +177,7 @@ def _stalls(times: Iterable[Sequence[float]]) -> dict[str, float]:
 
 
 def _most(seated: Sequence[Visit]) -> int:
-    """How many were in a room together at most; who comes as another goes does not count with that one."""
+    """The most users in rooms at a time. One who leaves at the moment another comes is not counted with that one."""
     steps = sorted([(v.ended, -1) for v in seated] + [(v.seated or 0.0, 1) for v in seated])
     most = now = 0
     for _, step in steps:

@@ -1,4 +1,4 @@
-"""What a user without a browser asks, and when it is their turn."""
+"""What a user without a browser asks, and when that user may speak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from characters.speech import open_voice
 from deploy.load.user import User
 
 QUESTIONS = ("What is your name?", "How old are you?", "What can you do for me?", "How are you today?", "Who are you?")
-SPEECH = 0.01  # magnitude; what the codec makes of silence stays below
+SPEECH = 0.01  # magnitude; silence stays below it after the codec
 _PAUSE_SECONDS = 0.8
 _PATIENCE = 60.0
 
@@ -21,7 +21,7 @@ async def quiet(user: User) -> None:
 
 
 def speech(text: str) -> np.ndarray:
-    """float32 [n] at 24 kHz: the words alone."""
+    """The text spoken, without the silence around it: float32 [n] at 24 kHz."""
     pcm = np.concatenate([piece.pcm for piece in open_voice("hibari").speak(text)])
     loud = np.flatnonzero(np.abs(pcm) > 0.02)
     return (0.7 * pcm[loud[0] : loud[-1] + 1]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A user without a browser, for tests and measurements: joins a room, speaks into it, keeps what it sees and hears."""
+"""A user without a browser, for tests and measurements: joins a room, speaks, and keeps what is seen and heard."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from characters.chunk import FRAMES_PER_CHUNK, SAMPLE_RATE
 
 _BLOCK = SAMPLE_RATE // 50
 _KEPT_FRAMES = 200
-_QUEUE_MS = 60  # of the microphone; what lies in it has been "said" only when it leaves
+_QUEUE_MS = 60  # of the microphone; sound has been "said" when it leaves this queue
 
 
 @dataclass
 class Seen:
-    """What came: (seconds of `time.monotonic`, thing)."""
+    """What the user saw and heard, each with the seconds of `time.monotonic` at which it came."""
 
     frames: list[tuple[float, np.ndarray]] = field(default_factory=list)
     sound: list[tuple[float, np.ndarray]] = field(default_factory=list)
@@ -34,8 +34,12 @@ class Seen:
     figures: list[dict[str, Any]] = field(default_factory=list)
 
 
+class NotSeen(Exception):
+    """What a user waited for did not come in time."""
+
+
 class User:
-    """Joins with a token. Microphone sound flows all the time, as a browser's does: silence unless `say`.
+    """Joins with a token. As in a browser, the microphone always sends: silence, or what `say` was given.
 
     Args:
         on_frame: called with each picture: when it came, uint8 [H * 3 / 2, W] in I420.
@@ -84,14 +88,19 @@ class User:
         await self.room.disconnect()
 
     def say(self, pcm: np.ndarray) -> None:
-        """float32 [n] at 24 kHz, after what is being said."""
+        """Say this after what is being said: float32 [n] at 24 kHz."""
         self._to_say.put_nowait(pcm)
 
     async def type(self, text: str, timeout: float = 60.0) -> None:
-        """Write to the character, again and again until it says that it has read it, as the page does."""
+        """Write to the character, again and again until it says that it has read it, as the page does.
+
+        Raises:
+            NotSeen: it did not say so within `timeout` seconds.
+        """
         key, give_up = secrets.token_hex(8), time.monotonic() + timeout
         while key not in self._acks:
-            assert time.monotonic() < give_up, f"{text!r} did not arrive"
+            if time.monotonic() >= give_up:
+                raise NotSeen(f"{text!r} did not arrive")
             with contextlib.suppress(rtc.StreamError, TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self.room.local_participant.send_text(text, topic="lk.chat", attributes={ACK: key})
@@ -100,16 +109,21 @@ class User:
                     await asyncio.sleep(0.05)
 
     async def spoken(self) -> float:
-        """Wait until all has been said; when that was."""
+        """Wait until everything has been said. Returns when that was."""
         while not self._to_say.empty() or time.monotonic() < self.said_until:
             await asyncio.sleep(0.01)
         return self.said_until
 
     async def until(self, condition: Callable[[], Any], what: str, timeout: float = 30.0) -> Any:
-        """Wait for a condition."""
+        """Wait until a condition holds. Returns what it returned.
+
+        Raises:
+            NotSeen: it did not hold within `timeout` seconds; the message is `what`.
+        """
         give_up = time.monotonic() + timeout
         while not (found := condition()):
-            assert time.monotonic() < give_up, what
+            if time.monotonic() >= give_up:
+                raise NotSeen(what)
             await asyncio.sleep(0.02)
         return found
 
@@ -120,16 +134,16 @@ class User:
         )
 
     def heard(self, since: float = 0.0) -> np.ndarray:
-        """float32 [n] at 24 kHz: the sound that came since then."""
+        """The sound that came since then: float32 [n] at 24 kHz."""
         blocks = [pcm for at, pcm in self.seen.sound if at >= since]
         return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
 
     def loud(self, since: float, level: float = 0.02) -> float | None:
-        """When the first sound louder than `level` came since then."""
+        """When the first sound louder than `level` came after `since`; None if none came."""
         return next((at for at, pcm in self.seen.sound if at >= since and np.abs(pcm).max(initial=0) > level), None)
 
     def quiet_since(self, level: float = 0.01) -> float:
-        """When the newest sound louder than `level` came."""
+        """When the newest sound louder than `level` came; 0 if none came."""
         return next((at for at, pcm in reversed(self.seen.sound) if np.abs(pcm).max(initial=0) > level), 0.0)
 
     def said_by(self, sender: str, *, final: bool = True, since: float = 0.0) -> list[str]:
@@ -173,7 +187,7 @@ class User:
                 del self.seen.frames[:-_KEPT_FRAMES]
 
     async def _report_rendered(self) -> None:
-        """As the page does, once a second: when frames were seen."""
+        """Tell the server once a second when frames were seen, as the page does."""
         told = 0
         while True:
             await asyncio.sleep(1.0)

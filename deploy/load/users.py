@@ -1,28 +1,26 @@
-"""Many users at a time, without browsers: who is let in, and what those get who are.
+"""Many users at a time, without browsers: who is admitted, and what picture and sound they get.
 
-Each asks for a session, waits in the queue if told to, joins the room, and asks one recorded question after the other
-until the time is up. All times are taken at the users' end, by this machine's one clock.
+Each user asks for a session, waits in the queue if necessary, joins the room, and asks one recorded question after the
+other until the test ends. All times are taken at the users' end, by the clock of this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import httpx2
 import numpy as np
 
 from characters.errors import UserError
-from deploy.cli.address import check_address
-from deploy.load.talk import QUESTIONS, quiet, speech
-from deploy.load.user import User
+from deploy.http import NO_ANSWER, check_address
+from deploy.load.talk import QUESTIONS, SPEECH, quiet, speech
+from deploy.load.user import NotSeen, User
 
 Outcome = Literal["talked", "queued", "refused", "failed"]
 
@@ -32,7 +30,6 @@ _FIRST_PICTURE = 60.0  # seconds
 _ANSWER = 30.0
 _KEPT_SOUND = 500  # blocks of 10 ms
 _LAG_EVERY = 0.05
-_SPEECH = 0.01  # magnitude; what the codec makes of silence stays below
 
 
 @dataclass
@@ -41,16 +38,16 @@ class Visit:
 
     Attributes:
         number: of the user.
-        outcome: "talked"; "queued" if the time was up before there was a place; "refused"; "failed".
+        outcome: "talked"; "queued" if the test ended before the user was admitted; "refused"; "failed".
         reason: the server's code and words, or what went wrong.
-        asked: when it asked for a session.
-        position: in the queue at first; 0 if it was let in at once.
-        seated: when it was told to come in; None if it never was.
-        ended: when it was over.
+        asked: when the user asked for a session.
+        position: in the queue at first; 0 if the user was admitted at once.
+        seated: when the user was admitted; None if that never happened.
+        ended: when the visit was over.
         frames, sounds: when each frame and each block of sound came.
         turns: seconds from the end of a question to the first sound of the answer.
         unanswered: questions without an answer within half a minute.
-        late: chunks that were late, as the server counts them.
+        late: late chunks, as the server counts them.
     """
 
     number: int
@@ -68,15 +65,15 @@ class Visit:
 
 
 @dataclass
-class Outing:
+class LoadTest:
     """All visits of one test.
 
     Attributes:
         url: of the application.
-        seconds: that it took.
-        health: what the application said of itself before.
+        seconds: how long the test took.
+        health: the application's answer to GET /healthz before the test.
         visits: by number.
-        lags: seconds by which this program itself was late, twenty times a second: its own share of what it measured.
+        lags: seconds by which this program woke up late, twenty times a second: its own share of what it measured.
     """
 
     url: str
@@ -86,8 +83,8 @@ class Outing:
     lags: list[float]
 
 
-class Refusal(Exception):
-    """The server said no: its code and words, and when to try again, if it said."""
+class ErrorResponse(Exception):
+    """The application answered with an error: its code and words, and when to try again if it says so."""
 
 
 class Server:
@@ -98,55 +95,53 @@ class Server:
         key: its API key; none if empty.
 
     Raises:
-        UserError: that is no address.
+        UserError: `url` is not an address.
     """
 
     def __init__(self, url: str, key: str = "") -> None:
         self.url = check_address(url, "--url")
-        self._headers = {"content-type": "application/json"} | ({"x-api-key": key} if key else {})
+        headers = {"x-api-key": key} if key else {}
+        # A connection a request, as if each user had their own.
+        self._client = httpx2.AsyncClient(
+            headers=headers, timeout=60, follow_redirects=True, limits=httpx2.Limits(max_keepalive_connections=0)
+        )
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """JSON in and out.
 
         Raises:
-            Refusal: an error of the API.
-            UserError: nobody answers there, or somebody else.
+            ErrorResponse: the application answered with an error.
+            UserError: nothing answers there, or another program does.
         """
-        return await asyncio.to_thread(self._request, method, path, body)
-
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, self._headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise Refusal(_words(error)) from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"no application at {self.url}: {getattr(error, 'reason', error)}") from None
+            return (await self._client.request(method, self.url + path, json=body)).raise_for_status().json()
+        except httpx2.HTTPStatusError as error:
+            raise ErrorResponse(_words(error.response)) from None
+        except NO_ANSWER as error:
+            raise UserError(f"no application at {self.url}: {str(error) or type(error).__name__}") from None
 
 
-def loadtest(url: str, users: int, minutes: float, character: str, say: Callable[[str], None] = print) -> Outing:
-    """Send `users` users, half a second apart, for `minutes` from the first one's coming.
+def loadtest(url: str, users: int, minutes: float, character: str, say: Callable[[str], None] = print) -> LoadTest:
+    """Send `users` users, half a second apart; the test ends `minutes` after the first.
 
     Args:
         url: of the application; its API key is CHARACTERS_API_KEY in the environment.
-        character: slug of whom they talk to.
+        character: slug of the character that they talk to.
         say: prints a line.
 
     Raises:
-        UserError: no application there, or no such character.
+        UserError: no application answers at `url`, or it has no such character.
     """
     server = Server(url, os.environ.get("CHARACTERS_API_KEY", ""))
-    return asyncio.run(_outing(server, users, 60 * minutes, character, say))
+    return asyncio.run(_run(server, users, 60 * minutes, character, say))
 
 
-async def _outing(server: Server, users: int, seconds: float, character: str, say: Callable[[str], None]) -> Outing:
+async def _run(server: Server, users: int, seconds: float, character: str, say: Callable[[str], None]) -> LoadTest:
     try:
         health = await server.request("GET", "/healthz")
         known = [c["slug"] for c in await server.request("GET", "/v1/characters")]
-    except Refusal as refusal:
-        raise UserError(f"{server.url} answers: {refusal}") from None
+    except ErrorResponse as error:
+        raise UserError(f"{server.url} answers: {error}") from None
     if character not in known:
         raise UserError(f"no character {character!r} there; there are {', '.join(known)}")
     lines = [speech(question) for question in QUESTIONS]
@@ -157,7 +152,7 @@ async def _outing(server: Server, users: int, seconds: float, character: str, sa
     visitors = [Visitor(server, Visit(i), lines, began, began + seconds, character, say) for i in range(users)]
     await asyncio.gather(*(visitor.come() for visitor in visitors))
     watch.cancel()
-    return Outing(server.url, time.monotonic() - began, health, [v.visit for v in visitors], lags)
+    return LoadTest(server.url, time.monotonic() - began, health, [v.visit for v in visitors], lags)
 
 
 class Visitor:
@@ -165,8 +160,8 @@ class Visitor:
 
     Args:
         server: of the application.
-        visit: what happens is written there.
-        lines: float32 [n] at 24 kHz each; asked in turn.
+        visit: takes what happens.
+        lines: the questions, asked in turn: float32 [n] at 24 kHz each.
         began, until: when the test began and ends, seconds of `time.monotonic`.
         character: slug.
         say: prints a line.
@@ -188,7 +183,7 @@ class Visitor:
         self._session: dict[str, Any] = {}
 
     async def come(self) -> None:
-        """The whole visit. What goes wrong is part of what is measured."""
+        """Make the whole visit. It raises nothing: errors are part of the measurement."""
         visit = self.visit
         await asyncio.sleep(visit.number * _BETWEEN_ARRIVALS)
         visit.asked = self._now()
@@ -198,11 +193,11 @@ class Visitor:
                 await self._enter()
                 visit.seated = self._now()
                 await self._talk()
-        except TimeoutError:  # the time is up: for those who talk, that is the end that is wanted
+        except TimeoutError:  # the test is over: a user who talks is meant to end so
             if visit.seated is not None and not visit.frames:
                 visit.outcome, visit.reason = "failed", "let in, but no picture came before the end"
-        except Refusal as refusal:
-            visit.outcome, visit.reason = ("refused" if visit.seated is None else "failed"), str(refusal)
+        except ErrorResponse as error:
+            visit.outcome, visit.reason = ("refused" if visit.seated is None else "failed"), str(error)
         except Exception as error:
             visit.outcome, visit.reason = "failed", str(error) or type(error).__name__
         await self._leave()
@@ -218,7 +213,7 @@ class Visitor:
             await asyncio.sleep(_POLL_SECONDS)
             self._session = await self._server.request("GET", f"/v1/sessions/{self._session['id']}")
         if error := self._session["error"]:
-            raise Refusal(f"{error['code']}: {error['message']}")
+            raise ErrorResponse(f"{error['code']}: {error['message']}")
 
     async def _talk(self) -> None:
         """Ask until the time is up."""
@@ -235,8 +230,8 @@ class Visitor:
                 user.say(line)
                 end = await user.spoken()
                 try:
-                    heard = await user.until(lambda end=end: user.loud(end, _SPEECH), "no answer", _ANSWER)
-                except AssertionError:
+                    heard = await user.until(lambda end=end: user.loud(end, SPEECH), "no answer", _ANSWER)
+                except NotSeen:
                     visit.unanswered += 1
                 else:
                     visit.turns.append(heard - end)
@@ -246,13 +241,13 @@ class Visitor:
             await user.leave()
 
     def _forget(self, user: User, keep: int) -> None:
-        """Of old sound, keep only when it came."""
+        """Drop old sound; keep when it came."""
         old = user.seen.sound[: len(user.seen.sound) - keep]
         self.visit.sounds += [at - self._began for at, _ in old]
         del user.seen.sound[: len(old)]
 
     async def _leave(self) -> None:
-        """Hang up; a session that has failed says why."""
+        """End the session. If it has failed, note why."""
         if not self._session:
             return
         try:
@@ -261,7 +256,7 @@ class Visitor:
                 error = session["error"]
                 self.visit.outcome, self.visit.reason = "failed", f"{error['code']}: {error['message']}"
             await self._server.request("DELETE", f"/v1/sessions/{self._session['id']}")
-        except (Refusal, UserError) as error:
+        except (ErrorResponse, UserError) as error:
             self.visit.outcome, self.visit.reason = "failed", str(error)
 
     def _now(self) -> float:
@@ -275,11 +270,11 @@ async def _watch(lags: list[float]) -> None:
         lags.append(time.monotonic() - due)
 
 
-def _words(error: urllib.error.HTTPError) -> str:
+def _words(answer: httpx2.Response) -> str:
     try:
-        told = json.load(error)["error"]
+        told = answer.json()["error"]
         words = f"{told['code']}: {told['message']}"
     except (ValueError, KeyError, TypeError):
-        words = f"HTTP {error.code}"
-    again = error.headers.get("retry-after")
+        words = f"HTTP {answer.status_code}"
+    again = answer.headers.get("retry-after")
     return f"{words} (try again after {again} s)" if again else words

@@ -1,1 +1,1 @@
-"""Where sessions can run and when they may begin. Pure: no Ray, no GPU, no clock of its own."""
+"""Where sessions can run and when they may begin. Only `calibrate` measures; the rest computes, without Ray."""

@@ -1,4 +1,4 @@
-"""Who may come in. Pure; the clock is whoever calls.
+"""Who may come in. The caller gives the clock.
 
 A session is let in only if there is a placement for it that meets the deadline and leaves everybody else theirs.
 Otherwise it is queued, and if the queue is full or its key has no more sessions to give, refused.

@@ -1,4 +1,4 @@
-"""How many sessions of one profile a cluster holds. Pure; nodes are as `ray.nodes()` describes them."""
+"""How many sessions of one profile a cluster holds. Nodes are as `ray.nodes()` describes them."""
 
 from __future__ import annotations
 

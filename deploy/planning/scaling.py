@@ -1,4 +1,4 @@
-"""How many pipelines there should be. Pure; Ray Serve calls `WarmSpares`.
+"""How many pipelines there should be. Ray Serve calls `WarmSpares`.
 
 Ray Serve 2.60 takes from Python a policy for one deployment: a class, made with `policy_kwargs`, called with an
 `AutoscalingContext`. Users wait in the ingress, where it cannot see them. But while anybody waits every pipeline is
@@ -46,14 +46,14 @@ class WarmSpares:
         return wanted, {}
 
 
-def shortfall(target: int, running: int, room: int) -> str | None:
+def shortfall(target: int, running: int, capacity: int) -> str | None:
     """What to say when a demand cannot be met; None if it is, or will be.
 
     Args:
         target: replicas asked for.
         running: replicas that there are.
-        room: replicas that the cluster holds in all.
+        capacity: replicas that the cluster can hold in all.
     """
-    if target <= room or running >= target:
+    if target <= capacity or running >= target:
         return None
-    return f"{target} pipelines are asked for and the cluster has room for {room}: {target - room} cannot start"
+    return f"{target} pipelines are asked for and the cluster has room for {capacity}: {target - capacity} cannot start"

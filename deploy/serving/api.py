@@ -24,7 +24,7 @@ from deploy.serving.gate import ApiError, Gate
 from deploy.serving.session_manager import LivekitGone, LivekitRefused, SessionManager
 from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
 from deploy.serving.tokens import CHARACTER, user_token
-from deploy.serving.webhook import WebhookGate, WebhookRejected
+from deploy.serving.webhook import WebhookRejected, WebhookVerifier
 
 WEB = Path(__file__).resolve().parents[1] / "web"
 _WEBHOOK = "/livekit/webhook"
@@ -72,7 +72,7 @@ class CharacterView(BaseModel):
 
 
 class NewSession(BaseModel):
-    """Who wants to talk to whom."""
+    """A request for a session: who wants to talk to which character."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"character": "amara", "participant_name": "Ada"}]}
@@ -88,7 +88,7 @@ class SessionView(BaseModel):
     character: str
     state: State
     position: int | None = Field(description="In the queue, 1 = next; null when not queued.")
-    estimated_wait_s: float | None = Field(description="Seconds; null when not queued or not to be told.")
+    estimated_wait_s: float | None = Field(description="Seconds; null when not queued or not known.")
     room_name: str
     server_url: str | None = Field(description="LiveKit server; null while queued or over.")
     participant_token: str | None = Field(description="To join the room with; null while queued or over.")
@@ -138,7 +138,7 @@ class TokenAnswer(BaseModel):
 
 
 class Health(BaseModel):
-    """What works."""
+    """How the application is."""
 
     status: str
     application: str = "characters"
@@ -148,15 +148,15 @@ class Health(BaseModel):
     queued: int
     target: int = Field(description="Pipelines asked for.")
     capacity: int = Field(description="Sessions that the machines hold, each within its deadline.")
-    shortfall: str = Field(description="What is asked for and cannot be had; empty for nothing.")
-    note: str = Field(description="What one should know about these figures; empty for nothing.")
+    shortfall: str = Field(description="What is asked for and cannot be provided; empty if nothing.")
+    note: str = Field(description="A remark on these figures; empty if there is none.")
     random_weights: bool = Field(description="The pictures are noise: the model has no trained weights.")
 
 
 def create_api(manager: SessionManager) -> FastAPI:
-    """The application around a manager, which it starts and closes."""
+    """The HTTP application around a session manager. It starts the manager and closes it."""
     settings = manager.settings
-    gate = WebhookGate(settings.livekit)
+    verifier = WebhookVerifier(settings.livekit)
     keys = [*settings.tenant_keys.items()] + ([("", settings.api_key)] if settings.api_key else [])
 
     def holder_of(headers: Headers) -> str:
@@ -169,9 +169,9 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     def signed(headers: Headers) -> None:
         try:
-            gate.check(headers.get("authorization"))
-        except WebhookRejected as refused:
-            raise ApiError(refused.status, refused.code, str(refused)) from None
+            verifier.check(headers.get("authorization"))
+        except WebhookRejected as rejected:
+            raise ApiError(rejected.status, rejected.code, str(rejected)) from None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -208,7 +208,7 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def on_http(_: Request, error: HTTPException) -> JSONResponse:
-        """Those of FastAPI itself: no such path or method, a body that cannot be read."""
+        """Errors of FastAPI itself: no such path or method, or a body that cannot be read."""
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
         return ApiError(error.status_code, code, error.detail, **dict(error.headers or {})).answer()
 
@@ -259,7 +259,7 @@ def create_api(manager: SessionManager) -> FastAPI:
         except LivekitGone as error:
             manager.act(manager.sessions.failed(session, "livekit_unreachable", str(error)))
             raise ApiError(503, "livekit_unreachable", str(error), **{"Retry-After": "5"}) from None
-        await manager.remember()  # before its user is told of it
+        await manager.remember()  # before the user is told of the session
         return session
 
     def view(session: Session) -> SessionView:
@@ -319,7 +319,7 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     @app.post("/v1/sessions", status_code=201)
     async def create_session(request: NewSession, holder: str = tenant) -> SessionView:
-        """Ask for a session. READY: join the room within a minute. NOT_READY: queued; ask again every second or so."""
+        """Ask for a session. READY: join the room within a minute. NOT_READY: queued; ask again once a second or so."""
         return view(await admit(check_character(request.character), request.participant_name, tenant=holder))
 
     @app.get("/v1/sessions/{session_id}", dependencies=locked)
@@ -329,7 +329,7 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     @app.delete("/v1/sessions/{session_id}", dependencies=locked)
     async def delete_session(session_id: str) -> SessionView:
-        """Hang up, or leave the queue."""
+        """End the session, or leave the queue."""
         session = find(session_id)
         manager.act(manager.sessions.cancel(session))
         return view(session)
@@ -367,11 +367,11 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     @app.post(_WEBHOOK)
     async def webhook(request: Request) -> dict[str, str]:
-        """For the LiveKit server only: who came and who left."""
+        """For the LiveKit server only: who joined a room and who left."""
         try:
-            event = gate.receive(await request.body(), request.headers.get("authorization"))
-        except WebhookRejected as refused:
-            raise ApiError(refused.status, refused.code, str(refused)) from None
+            event = verifier.receive(await request.body(), request.headers.get("authorization"))
+        except WebhookRejected as rejected:
+            raise ApiError(rejected.status, rejected.code, str(rejected)) from None
         who = event.participant.identity
         if who and who != CHARACTER:
             if event.event == "participant_joined":

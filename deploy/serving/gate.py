@@ -1,4 +1,4 @@
-"""What stands before the API: a body is read only after its key, and within bounds of bytes, seconds and number."""
+"""Middleware before the API: reads a body only after its key, and limits bodies in bytes, seconds and number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class ApiError(Exception):
-    """An answer that is an error: HTTP status, stable code, a line for people."""
+    """An error as the API answers it: HTTP status, a stable code, and a line for people."""
 
     def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -28,16 +28,16 @@ class ApiError(Exception):
 
 
 class Gate:
-    """ASGI middleware. Each request in flight holds one of Serve's slots, so none may wait for a stranger's bytes.
+    """ASGI middleware. Each open request holds one of Serve's slots, so no request may wait for a stranger's body.
 
     Args:
-        app: what is behind.
-        check: by prefix of the path, what looks at the headers of a request with a body, and raises `ApiError`. A body
-            for any other path is not read: nothing behind wants it.
-        limit: bytes of a body.
-        larger: by path, another limit.
-        seconds: within which a body has to come.
-        at_once: bodies that may be on their way at a time.
+        app: the ASGI application behind this one.
+        check: by prefix of the path, a function that checks the headers of a request with a body and raises
+            `ApiError`. The body of a request to any other path is not read.
+        limit: the most bytes of a body.
+        larger: another limit, by path.
+        seconds: the longest time in which a body has to arrive.
+        at_once: the most bodies that may be arriving at a time.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Gate:
 
 
 class _Again:
-    """Gives a body that has been read, then whatever comes."""
+    """An ASGI `receive` that gives a body that has been read already, then whatever comes."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body

@@ -1,4 +1,4 @@
-"""What can be changed while the application runs: Serve's `user_config`. It holds for sessions that begin later."""
+"""What can be changed while the application runs: Serve's `user_config`. Changes hold for sessions that begin later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Live:
             raise ValueError("bitrate must be at least 10000 bits a second")
 
     def applied(self, slug: str, character: Character) -> Character:
-        """The character with what has been changed.
+        """The character with its changes.
 
         Raises:
             UserError: an unknown field, or a value of the wrong type or out of range.
@@ -42,12 +42,12 @@ class Live:
 
 
 def changed(base: T, changes: Mapping[str, Any], what: str) -> T:
-    """A dataclass with some fields changed, nested ones as well.
+    """A copy of a dataclass with some fields changed, nested ones too.
 
     Args:
         base: the dataclass.
-        changes: by field.
-        what: it is, for messages.
+        changes: new values by field.
+        what: the dataclass is, for error messages.
 
     Raises:
         UserError: an unknown field, or a value of the wrong type or out of range.

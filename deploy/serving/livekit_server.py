@@ -1,4 +1,4 @@
-"""livekit-server: find it, install it, run it on loopback."""
+"""livekit-server: finds it, installs it, and runs it on loopback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
 from characters.character import user_folder
@@ -32,12 +31,12 @@ _STOP_SECONDS = 5.0
 
 
 def program_folder() -> Path:
-    """Where `characters livekit install` puts the program."""
+    """The folder into which `characters livekit install` puts the program."""
     return user_folder() / "bin"
 
 
 def find_server() -> Path | None:
-    """The program: installed by us, else on PATH."""
+    """The program: the one that we installed, or else the one on PATH; None if there is none."""
     own = program_folder() / PROGRAM
     if own.is_file() and os.access(own, os.X_OK):
         return own
@@ -54,7 +53,7 @@ def require_server() -> Path:
 
 
 def install_server() -> Path:
-    """Build the program with Go; minutes the first time. Go's own messages go to stderr.
+    """Build the program with Go, which takes minutes the first time. Go's messages go to stderr.
 
     Raises:
         UserError: Go is missing, or could not build it.
@@ -75,11 +74,11 @@ def install_server() -> Path:
 
 
 def server_config(access: LivekitAccess, webhook: str) -> str:
-    """Its configuration as JSON (which is YAML): loopback only, no STUN, one port for each kind of transport.
+    """The server's configuration as JSON (which is YAML): loopback only, no STUN, one port for each kind of transport.
 
     Args:
         access: keys and port.
-        webhook: URL that it reports to; "" for none.
+        webhook: URL that the server reports to; "" for none.
     """
     config: dict[str, object] = {
         "port": access.port,
@@ -103,21 +102,21 @@ def server_config(access: LivekitAccess, webhook: str) -> str:
 
 
 class LivekitServer:
-    """A running server of our own, which dies with this process.
+    """A running server of our own. It dies with this process.
 
     Args:
-        access: where it shall listen.
+        access: the address and keys that it gets.
         webhook: see `server_config`.
 
     Raises:
-        UserError: no program, or it ends at once or does not answer.
+        UserError: there is no program, it ends at once, or it does not answer.
     """
 
     def __init__(self, access: LivekitAccess, webhook: str = "") -> None:
         program = require_server()
         self.access = access
         self._log = tempfile.TemporaryFile(mode="w+b")  # noqa: SIM115  # open as long as the server runs
-        # The configuration holds the secret: it goes through the environment, where only this user can read it.
+        # The configuration holds the secret, so it is passed in the environment, which only this user can read.
         environment = os.environ | {"LIVEKIT_CONFIG": server_config(access, webhook)}
         self._process = subprocess.Popen(
             [str(program)], env=environment, stdout=self._log, stderr=self._log, preexec_fn=_die_with_parent
@@ -167,15 +166,16 @@ class LivekitServer:
 
 def answers(url: str, timeout: float = 1.0) -> bool:
     """Whether a LiveKit server answers at ws://... or wss://..."""
+    from deploy.http import NO_ANSWER, request  # `characters doctor` runs without the packages that it misses
+
     try:
-        with urllib.request.urlopen("http" + url.removeprefix("ws"), timeout=timeout) as answer:
-            return answer.status == 200
-    except (OSError, ValueError):
+        return request("http" + url.removeprefix("ws"), timeout=timeout).status_code == 200
+    except NO_ANSWER:
         return False
 
 
 def _die_with_parent() -> None:
-    """Linux ends the server with whoever started it, however that one ends. Ctrl-C is the parent's to handle."""
+    """In the child: Linux kills the server when its parent thread ends. Ctrl-C reaches the parent alone."""
     os.setpgrp()
     if sys.platform == "linux":
         import ctypes

@@ -1,8 +1,8 @@
-"""What must outlive the process that knows it: which sessions there are, and which pipeline runs which.
+"""Records that outlive the process that wrote them: the sessions, and which pipeline runs which session.
 
-It lies in Ray's own key-value store, which lives as long as the cluster (with Redis behind it, longer than its head).
-The ingress writes the sessions and the pipelines write their runs. So an ingress that comes after a dead one finds
-both; and a pipeline learns that its session is over even if the cancellation of its call was lost on the way.
+They are kept in Ray's key-value store, which lives as long as the cluster (with Redis behind it, longer than its head).
+The ingress writes the sessions and the pipelines write their runs. So an ingress that replaces a dead one finds both,
+and a pipeline learns that its session is over even if the cancellation of its call was lost.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ class Store(Protocol):
     """Texts by key."""
 
     def put(self, key: str, value: str) -> None:
-        """Set one."""
+        """Set the text of a key."""
         ...
 
     def get(self, key: str) -> str | None:
-        """One; None if there is none."""
+        """The text of a key; None if there is none."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove one; nothing if there is none."""
+        """Remove a key; a key that is not there is no error."""
         ...
 
     def keys(self, prefix: str) -> list[str]:
-        """Those that begin so."""
+        """The keys that begin with `prefix`."""
         ...
 
 
 class ClusterStore:
-    """Of the Ray cluster that this process belongs to. Every call asks the head, about a millisecond away."""
+    """The store of the Ray cluster that this process belongs to. Every call asks the head: about a millisecond."""
 
     def put(self, key: str, value: str) -> None:
         """See `Store.put`."""
@@ -59,13 +59,13 @@ class ClusterStore:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A session on its pipeline.
+    """What a pipeline does with a session.
 
     Attributes:
         pipeline: name of the Serve replica.
         state: see `actors.pipeline.gang.State`.
         reason: of the state.
-        room: name of the room's actor; "" if there is none now.
+        room: name of the actor that holds the room; "" if there is none now.
     """
 
     pipeline: str
@@ -75,11 +75,11 @@ class Run:
 
 
 class Records:
-    """Of one application.
+    """The records of one application.
 
     Args:
         application: its name in Serve.
-        store: where they lie.
+        store: where they are kept.
     """
 
     def __init__(self, application: str, store: Store) -> None:
@@ -87,31 +87,31 @@ class Records:
         self._store = store
 
     def save(self, key: str, session: dict[str, Any]) -> None:
-        """A session as it is now; of its fields only "over" means something here."""
+        """Write down a session as it is now. Only its field "over" is read here."""
         self._store.put(self._sessions + key, json.dumps(session))
 
     def forget(self, key: str) -> None:
-        """Nobody asks after this session any more."""
+        """Remove a session that nobody will ask for again."""
         self._store.delete(self._sessions + key)
 
     def sessions(self) -> list[dict[str, Any]]:
-        """All that are known."""
+        """All recorded sessions."""
         found = [self._store.get(key) for key in self._store.keys(self._sessions)]
         return [json.loads(text) for text in found if text]
 
     def over(self, key: str) -> bool:
-        """Whether a session is known to be over."""
+        """Whether a session is recorded as over."""
         found = self._store.get(self._sessions + key)
         return found is not None and bool(json.loads(found)["over"])
 
     def report(self, key: str, run: Run | None) -> None:
-        """What a pipeline does with a session; None: it has let go of it."""
+        """Write down what a pipeline does with a session; None if the pipeline has let go of it."""
         if run is None:
             self._store.delete(self._runs + key)
         else:
             self._store.put(self._runs + key, json.dumps(asdict(run)))
 
     def run(self, key: str) -> Run | None:
-        """What is done with a session; None if no pipeline has it."""
+        """What a pipeline does with a session; None if no pipeline has it."""
         found = self._store.get(self._runs + key)
         return None if found is None else Run(**json.loads(found))

@@ -1,4 +1,4 @@
-"""Sessions and queue as Prometheus sees them: names begin with `ray_` there."""
+"""Metrics of sessions and queue. Ray puts `ray_` before their names for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from deploy.serving.sessions import Session, State
 
 
 class SessionMetrics:
-    """Of one application; tagged by model and plan, never by room.
+    """The metrics of one application, tagged by model and plan, never by room.
 
     Args:
-        profile: that its pipelines run.
+        profile: what its pipelines run.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -24,9 +24,9 @@ class SessionMetrics:
         tags = {"plan": f"{plan.pipeline}x{plan.sequence}+{plan.decoder}", "model": Path(profile.model).stem}
         keys = tuple(tags)
         self._sessions = Gauge(
-            "characters_sessions", "Sessions by state; those that are over, of the last ten minutes", ("state", *keys)
+            "characters_sessions", "Sessions by state; sessions that are over, for ten minutes", ("state", *keys)
         ).set_default_tags(tags)
-        self._pipelines = Gauge("characters_pipelines", "Pipelines there are", keys).set_default_tags(tags)
+        self._pipelines = Gauge("characters_pipelines", "Pipelines that can run sessions", keys).set_default_tags(tags)
         self._longest_wait = Gauge(
             "characters_longest_wait_seconds", "Seconds that the first in the queue has waited", keys
         ).set_default_tags(tags)
@@ -35,12 +35,12 @@ class SessionMetrics:
         ).set_default_tags(tags)
 
     def observe(self, sessions: Sequence[Session], pipelines: int, now: float) -> None:
-        """How things stand.
+        """Set the gauges.
 
         Args:
-            sessions: all that are known.
-            pipelines: that there are.
-            now: seconds of the sessions' clock.
+            sessions: all known ones.
+            pipelines: how many can run sessions.
+            now: seconds by the sessions' clock.
         """
         states = Tally(session.state for session in sessions)
         for state in State:
@@ -50,5 +50,5 @@ class SessionMetrics:
         self._longest_wait.set(max(waits, default=0.0))
 
     def refused(self, reason: str) -> None:
-        """A session was not let in."""
+        """Count a session that was not admitted."""
         self._refused.inc(tags={"reason": reason})

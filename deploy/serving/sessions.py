@@ -1,4 +1,4 @@
-"""A session from its first request to its end. Pure; the clock is whoever calls.
+"""A session from its first request to its end. Nothing is done here: each change returns the actions that follow.
 
     NOT_READY --a pipeline is free--> READY --the user joins--> RUNNING --the user has left--> COMPLETED
         `------------ cancelled, or not asked after ------------> CANCELLED

@@ -24,11 +24,11 @@ class LivekitAccess:
     """How to reach a LiveKit server.
 
     Attributes:
-        url: for us, ws:// or wss://.
+        url: for the application, ws:// or wss://.
         key, secret: its API key.
-        public_url: for browsers; `url` if empty.
+        public_url: for browsers; if empty, they get `url`.
         own: whether the application starts the server itself.
-        port: of its own server: HTTP; the next one is media over UDP.
+        port: of its own server for HTTP; the next one is for media over UDP.
     """
 
     url: str
@@ -40,13 +40,13 @@ class LivekitAccess:
 
     @property
     def browser_url(self) -> str:
-        """What browsers are told."""
+        """The URL that browsers are told."""
         return self.public_url or self.url
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All of them.
+    """All settings of the application.
 
     Attributes:
         profile: name of a file in conf/deploy, or a path to one.
@@ -107,7 +107,7 @@ def load_settings(args: Mapping[str, Any], environment: Mapping[str, str] = os.e
         try:
             values[key] = convert(value)
         except (TypeError, ValueError):
-            raise UserError(f"setting {key} is {value!r}, which is no {fields[key].type}") from None
+            raise UserError(f"setting {key} is {value!r}, which is not of type {fields[key].type}") from None
     livekit = _livekit(environment, int(values.get("livekit_port", 0)))
     return Settings(
         livekit,
@@ -164,10 +164,10 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 
 def check_port(port: int, host: str) -> None:
-    """Whether a page can be served there.
+    """Check that a page can be served there.
 
     Raises:
-        UserError: the port is taken or reserved, or `host` is none of this machine's addresses.
+        UserError: the port is taken or reserved, or `host` is not an address of this machine.
     """
     error = _bind_error(port, host)
     if error is None:
@@ -191,6 +191,6 @@ def _bind_error(port: int, host: str = LOOPBACK) -> OSError | None:
                 probe.bind((host, port))
             except OSError as error:
                 return error
-            except UnicodeError as error:  # no name of a host: a part of it is empty or too long
+            except UnicodeError as error:  # not the name of a host: a part of it is empty or too long
                 return OSError(str(error))
     return None

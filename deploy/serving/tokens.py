@@ -9,14 +9,14 @@ from livekit import api
 from deploy.serving.settings import LivekitAccess
 
 CHARACTER = "character"  # identity of the character in every room
-_USER_TTL = datetime.timedelta(minutes=15)  # to join within; a connection once made lasts
+_USER_TTL = datetime.timedelta(minutes=15)  # to join; the connection may last longer
 _CHARACTER_TTL = datetime.timedelta(days=7)  # its process may have to join again at any time
-# User, character, and one more: a reconnecting client may overlap with itself.
+# The user, the character, and one more: a client that reconnects may be in the room twice for a moment.
 _PARTICIPANTS = 3
 
 
 def room_configuration(room: str) -> api.RoomConfiguration:
-    """The same however the room comes to be: created by us, or by the first who joins after a restart of the server.
+    """A room's configuration, for creating it and for tokens: who joins first after the server restarts creates it.
 
     `sync_streams` makes the browser play picture and sound in step.
     """
@@ -33,7 +33,7 @@ def user_token(
     metadata: str = "",
     attributes: dict[str, str] | None = None,
 ) -> str:
-    """A user's token for one room, as JWT: may speak, show a camera (nobody watches), type, and see and hear."""
+    """A user's token for one room, as JWT. The user may speak, show a camera (nobody watches), type, see and hear."""
     grants = api.VideoGrants(
         room_join=True,
         room=room,

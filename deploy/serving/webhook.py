@@ -1,4 +1,4 @@
-"""LiveKit's webhooks: who sent it, and whether it has been here before."""
+"""LiveKit's webhooks: whether the server sent a request, and whether it came before."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _REMEMBERED = 10_000
 
 
 class WebhookRejected(Exception):
-    """A webhook that is not acted on. `status`: HTTP; `code`: stable."""
+    """A webhook that is not acted on. `status` is HTTP's; `code` is stable."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code
 
 
-class WebhookGate:
-    """Lets through what the server signed, once, and while it is fresh.
+class WebhookVerifier:
+    """Accepts a webhook that the server has signed, once, for five minutes.
 
     Args:
-        access: whose signature counts.
+        access: to the server whose signature counts.
         clock: seconds since 1970.
     """
 
@@ -37,7 +37,7 @@ class WebhookGate:
         self._clock = clock
 
     def check(self, authorization: str | None) -> str:
-        """Check who sent a request, before its body has come.
+        """Check who sent a request, before its body is read.
 
         Args:
             authorization: the header of that name.
@@ -46,7 +46,7 @@ class WebhookGate:
             The token in it, which names the body's digest.
 
         Raises:
-            WebhookRejected: there is none, or it is not the server's.
+            WebhookRejected: there is no token, or it is not the server's.
         """
         token = (authorization or "").removeprefix("Bearer ").strip()
         if not token:
@@ -65,7 +65,8 @@ class WebhookGate:
             authorization: the header of that name.
 
         Raises:
-            WebhookRejected: no or a wrong signature, another body than was signed, stale, or seen before.
+            WebhookRejected: the signature is missing or wrong, the body is not the signed one, or the webhook is older
+                than five minutes or was received before.
         """
         token = self.check(authorization)
         try:

@@ -15,7 +15,7 @@ import pytest
 from livekit import rtc
 
 from deploy.cli.dashboard import Dashboard
-from deploy.cli.starting import ENVIRONMENT
+from deploy.cli.up import ENVIRONMENT
 from deploy.planning.cluster import ISLAND_LABEL
 from deploy.planning.scaling import PIPELINE
 from deploy.serving.settings import free_ports

@@ -22,7 +22,7 @@ import pytest
 
 from characters.character import load_character
 from deploy.cli.dashboard import Dashboard
-from deploy.cli.starting import ENVIRONMENT
+from deploy.cli.up import ENVIRONMENT
 from deploy.planning.cluster import ISLAND_LABEL
 from deploy.planning.scaling import INGRESS, PIPELINE
 from deploy.serving.settings import free_ports

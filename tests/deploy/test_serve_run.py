@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from deploy.cli.starting import ENVIRONMENT
+from deploy.cli.up import ENVIRONMENT
 from deploy.load.user import User
 from deploy.serving.settings import HTTP_PORT, free_ports, is_free
 from tests.deploy.conftest import Application, processes, wait_for

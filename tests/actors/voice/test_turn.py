@@ -9,6 +9,7 @@ import pytest
 from actors.voice.config import TurnConfig
 from actors.voice.stt import Whisper
 from actors.voice.turn import SmartTurn, open_end_of_turn, silence_needed, words_finished
+from characters.assets import SILERO
 from characters.errors import UserError
 from tests.actors.voice.sounds import join, noise, say, to_hearing_rate
 
@@ -82,7 +83,5 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"nonsense")
     with pytest.raises(UserError, match="not an ONNX network"):
         open_end_of_turn(TurnConfig(model=str(tmp_path / "bad.onnx")))
-    from actors.voice.vad import silero_file
-
     with pytest.raises(UserError, match="not a smart-turn"):
-        open_end_of_turn(TurnConfig(model=str(silero_file())))
+        open_end_of_turn(TurnConfig(model=str(SILERO.file("silero_vad_v6.onnx"))))

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pytest
 
 from deploy.cli.reference import PAGE, SECTIONS, VARIABLES, Section, meanings, page
-from deploy.cli.starting import ENVIRONMENT
+from deploy.cli.up import ENVIRONMENT
 
 ROOT = PAGE.parents[1]
 PRODUCT = ("actors", "characters", "deploy", "kernels")
 # Names that are not written where they are used: `key_variable` of the voice, and the table ENVIRONMENT.
-COMPUTED = {"actors/voice/llm.py", "deploy/cli/starting.py", "deploy/bench/room.py"}
+COMPUTED = {"actors/voice/llm.py", "deploy/cli/up.py", "deploy/bench/room.py"}
 # What is done to the whole environment at once, to hand it to another program.
 WHOLE = {"deploy/serving/livekit_server.py": {"GOBIN", "LIVEKIT_CONFIG"}}
 

@@ -14,7 +14,7 @@ from PIL import Image
 from characters.cli.main import main
 from characters.errors import UserError
 from deploy.load.report import STALL, admission, fps, lines, report, write
-from deploy.load.users import Outing, Visit, loadtest
+from deploy.load.users import LoadTest, Visit, loadtest
 from tests.deploy.conftest import Application
 
 HEALTH = {"status": "ok", "pipelines": 1, "running": 0, "queued": 0}
@@ -24,10 +24,10 @@ def frames(seconds: float, rate: float, since: float = 0.0) -> list[float]:
     return [since + i / rate for i in range(round(seconds * rate) + 1)]
 
 
-def outing() -> Outing:
+def outing() -> LoadTest:
     """One who talks with a stall, one let in when that one has gone, one still queued, one refused, one unlucky."""
     stalled = [*frames(10, 24, 1.0), *frames(10, 24, 12.0)]
-    return Outing(
+    return LoadTest(
         url="http://there",
         seconds=60.0,
         health=HEALTH,
@@ -85,6 +85,26 @@ def test_a_report_that_cannot_be_written_is_said_first(
         main(["loadtest", "--url", "http://127.0.0.1:9", "--out", str(tmp_path / out)])
     error = capsys.readouterr().err
     assert end.value.code == 2 and message in error and error.count("\n") == 1
+
+
+def test_a_user_does_not_wait_for_ever() -> None:
+    """Without assertions too, and in a process of its own, as the one below."""
+    story = """
+import asyncio
+from deploy.load.user import NotSeen, User
+
+async def story():
+    user = User()
+    for wait in (user.until(lambda: False, "no answer", 0.1), user.type("Hello?", -1.0)):
+        try:
+            await wait
+        except NotSeen as error:
+            print(error)
+
+asyncio.run(story())
+"""
+    told = subprocess.run([sys.executable, "-O", "-c", story], capture_output=True, text=True, timeout=60)
+    assert told.stdout == "no answer\n'Hello?' did not arrive\n", told.stderr
 
 
 def test_nobody_there_is_said_in_a_line() -> None:

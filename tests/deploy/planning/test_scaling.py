@@ -50,6 +50,6 @@ def test_serve_takes_the_policy() -> None:
 
 
 def test_what_cannot_start_is_said() -> None:
-    assert shortfall(3, 1, room=4) is None
-    assert shortfall(4, 4, room=3) is None
-    assert shortfall(6, 3, room=3) == "6 pipelines are asked for and the cluster has room for 3: 3 cannot start"
+    assert shortfall(3, 1, capacity=4) is None
+    assert shortfall(4, 4, capacity=3) is None
+    assert shortfall(6, 3, capacity=3) == "6 pipelines are asked for and the cluster has room for 3: 3 cannot start"

@@ -10,7 +10,7 @@ import pytest
 from livekit import api
 
 from deploy.serving.settings import LivekitAccess
-from deploy.serving.webhook import WebhookGate, WebhookRejected
+from deploy.serving.webhook import WebhookRejected, WebhookVerifier
 from tests.deploy.clock import Clock
 
 ACCESS = LivekitAccess("ws://127.0.0.1:7880", "key", "a secret of more than 32 characters")
@@ -35,11 +35,11 @@ def event(key: str = "EV_1", created: int = 1000, kind: str = "participant_joine
 
 
 @pytest.fixture
-def gate() -> WebhookGate:
-    return WebhookGate(ACCESS, Clock())
+def gate() -> WebhookVerifier:
+    return WebhookVerifier(ACCESS, Clock())
 
 
-def test_a_signed_webhook_is_let_through_once(gate: WebhookGate) -> None:
+def test_a_signed_webhook_is_let_through_once(gate: WebhookVerifier) -> None:
     body = event()
     received = gate.receive(body, sign(body))
     assert (received.event, received.room.name, received.participant.identity) == ("participant_joined", "lobby", "ada")
@@ -66,7 +66,7 @@ def test_a_signed_webhook_is_let_through_once(gate: WebhookGate) -> None:
     ],
 )
 def test_everything_else_is_refused(
-    gate: WebhookGate, body: bytes, authorize: Callable[[bytes], str | None], code: str
+    gate: WebhookVerifier, body: bytes, authorize: Callable[[bytes], str | None], code: str
 ) -> None:
     # Signed here and not in the table: a signature grows old while other tests run.
     with pytest.raises(WebhookRejected) as refusal:
