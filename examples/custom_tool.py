@@ -1,5 +1,5 @@
 """Gives a language model a tool, here the time of day; `VoiceBridge(tools=...)` takes the same objects.
-Run it: python examples/custom_tool.py URL MODEL "What time is it?", URL that of an OpenAI-compatible server, up to /v1."""
+Run it: python examples/custom_tool.py URL MODEL "What time is it?", URL of an OpenAI-compatible server up to /v1."""
 
 import asyncio
 import sys

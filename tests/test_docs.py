@@ -30,11 +30,10 @@ def code_spans(text: str) -> list[str]:
 
 def shell(text: str) -> list[list[str]]:
     """Commands, as words: of code spans and of fenced blocks of shell."""
-    lines = code_spans(text) + [
-        line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()
-    ]
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.S)
+    written = code_spans(text) + [line for block in blocks for line in block.splitlines()]
     commands = []
-    for part in (part for line in lines for part in re.split(r"&&|;", line)):
+    for part in (part for line in written for part in re.split(r"&&|;", line)):
         try:
             words = shlex.split(part)
         except ValueError:  # an apostrophe, or half of a quotation: no command
