@@ -2,25 +2,25 @@
 Run it beside `characters up`: python examples/client.py "Who are you?" [http://127.0.0.1:8000] [KEY]"""
 
 import asyncio
-import json
 import sys
-import urllib.request
 import wave
 
+import aiohttp
 from livekit import rtc
 from PIL import Image
 
 
 async def main(line: str, server: str = "http://127.0.0.1:8000", key: str = "") -> None:
-    headers = {"Content-Type": "application/json", "X-API-Key": key}
-    request = urllib.request.Request(f"{server}/v1/sessions", b'{"character": "ruby"}', headers)
-    session = json.load(urllib.request.urlopen(request))  # state READY, or NOT_READY: then GET it until it is READY
+    async with aiohttp.ClientSession(server, headers={"X-API-Key": key}, raise_for_status=True) as http:
+        session = await (await http.post("/v1/sessions", json={"character": "ruby"})).json()
+        while session["state"] == "NOT_READY":  # queued; asking keeps the place
+            await asyncio.sleep(1)
+            session = await (await http.get(f"/v1/sessions/{session['id']}")).json()
     room, tracks = rtc.Room(), asyncio.Queue[rtc.Track]()
     room.on("track_subscribed", lambda track, *_: tracks.put_nowait(track))
     await room.connect(session["server_url"], session["participant_token"])
-    both = [await tracks.get() for _ in range(2)]
-    sound, picture = sorted(both, key=lambda track: track.kind)  # in LiveKit's numbering sound comes first
-    video = rtc.VideoStream(picture, format=rtc.VideoBufferType.RGB24)
+    sound, picture = sorted([await tracks.get(), await tracks.get()], key=lambda track: track.kind)  # sound is 1
+    video = rtc.VideoStream(picture, capacity=1, format=rtc.VideoBufferType.RGB24)
     await anext(video)  # with the first frame the character reads what is typed
     await room.local_participant.send_text(line, topic="lk.chat")
     with wave.open("answer.wav", "wb") as file:
