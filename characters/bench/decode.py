@@ -198,7 +198,7 @@ def _time(job: Job, device: torch.device, rows: SplitRows | None, say: Callable[
             if copied is not None and copy is not None and whole is not None:
                 shown = copied.ms - whole.ms
                 say(f"copy to pinned memory: {copy:.2f} ms, of which {shown:+.2f} ms show in the chunk")
-    parts = report.attempt("parts", lambda: _parts(chunk))
+    parts = report.attempt("parts", lambda: _parts(chunk, device))
     if parts:
         say("launched: " + ", ".join(f"{part} {ms:.2f}" for part, ms in parts.items()) + " ms")
     if job.baseline and job.split == 1:
@@ -311,13 +311,13 @@ class Copying:
         return statistics.median(times)
 
 
-def _parts(chunk: Callable[[], None], count: int = 5) -> dict[str, float]:
+def _parts(chunk: Callable[[], None], device: torch.device, count: int = 5) -> dict[str, float]:
     """Milliseconds of a chunk's kernels, by part."""
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(device)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         for _ in range(count):
             chunk()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
     sums: dict[str, float] = {}
     for event in profiler.key_averages():
         # Operations of PyTorch count the kernels that they start; other kernels stand for themselves.

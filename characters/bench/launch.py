@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from characters.bench.step import Group, Job, Progressed
+from characters.bench.step import Group, Job, Progressed, forget
 
 T = TypeVar("T")
 
@@ -30,12 +30,14 @@ def run(work: Work[T], job: Job) -> list[T]:
 
 
 def _run(rank: int, work: Work[T], job: Job, path: str | None) -> T:
-    device = torch.device("cuda", rank)
-    torch.cuda.set_device(device)
+    device = torch.device(job.device, rank if job.device == "cuda" else None)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     group = Group(job, rank, device, path)
     with Progress(console=Console(stderr=True), transient=True, disable=rank > 0) as bar:
         task = bar.add_task("weights")
         result = work(job, group, lambda done, total: bar.update(task, completed=done, total=total))
+    forget()
     group.close()
     return result
 
