@@ -22,6 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from characters.bench.decode_baseline import eager_chunk, published_decoder
 from characters.bench.decode_quality import build, compare_bands, smooth_latents
+from characters.bench.launch import spawn
+from characters.bench.step import forget
 from characters.errors import UserError
 from characters.model.config import ModelConfig, WanVaeConfig
 from characters.model.wan_vae.rows import SplitRows
@@ -129,7 +131,7 @@ def run(job: Job, say: Callable[[str], None]) -> bool:
         return _time(job, torch.device("cuda"), None, say)
     failed = torch.multiprocessing.get_context("spawn").Event()
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_one_of_several, (job, f"{folder}/meet", say, failed), nprocs=job.split)
+        spawn(_one_of_several, (job, f"{folder}/meet", say, failed), job.split)
     return not failed.is_set()
 
 
@@ -142,6 +144,7 @@ def _one_of_several(rank: int, job: Job, path: str, say: Callable[[str], None], 
             say(f"split by rows over {job.split} GPUs, against the whole picture: {line}")
     elif not _time(job, device, rows, say if rank == 0 else lambda line: None):
         failed.set()
+    forget()
     dist.barrier()
     group.close()
     dist.destroy_process_group()
@@ -314,7 +317,7 @@ class Copying:
 def _parts(chunk: Callable[[], None], device: torch.device, count: int = 5) -> dict[str, float]:
     """Milliseconds of a chunk's kernels, by part."""
     torch.cuda.synchronize(device)
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         for _ in range(count):
             chunk()
         torch.cuda.synchronize(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +25,18 @@ def run(work: Work[T], job: Job) -> list[T]:
     if job.alone or job.plan.gpus == 1:
         return [_run(0, work, job, None)]
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_run_and_save, (work, job, folder), nprocs=job.plan.gpus)
+        spawn(_run_and_save, (work, job, folder), job.plan.gpus)
         files = [Path(folder) / str(rank) for rank in range(job.plan.gpus)]
         return [torch.load(file, weights_only=False, map_location="cpu") for file in files]
+
+
+def spawn(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int) -> None:
+    """Call `function(rank, *arguments)` in as many processes as there are ranks, and wait for them.
+
+    Warnings of PyTorch's C++ parts, such as that sends are not batched, stay out of the report; errors are shown.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # processes read it as they load PyTorch
+    torch.multiprocessing.spawn(function, arguments, nprocs=ranks)
 
 
 def _run(rank: int, work: Work[T], job: Job, path: str | None) -> T:
