@@ -29,7 +29,7 @@ def breakdown(step: Callable[[], object]) -> dict[str, float]:
         which several kernels run counts once, as the earliest one's.
     """
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
         step()
         torch.cuda.synchronize()
     kernels = [e for e in trace.events() if e.device_type == DeviceType.CUDA]

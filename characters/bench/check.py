@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from characters.bench.launch import run
-from characters.bench.step import Group, Job, Progressed, ShareOfStep, conditions, portrait
+from characters.bench.step import Group, Job, Progressed, ShareOfStep, conditions, forget, portrait, weights
 from characters.model.calibrate import CHUNKS, calibrate
 from characters.model.dit import DiT
 from characters.model.kv_cache import KVCache
-from characters.model.materialise import RandomWeights, SafetensorsWeights, Source, build_dit
+from characters.model.materialise import build_dit
 from characters.model.plan import ParallelPlan
 from characters.model.quantise import Mode
 from characters.model.sampler import Sampler
@@ -24,6 +24,8 @@ from kernels.write_qkv import rotate_pairs
 
 # Chunks of the comparison in three precisions, of that between FP8 and bfloat16, and of that between plans.
 SHORT, LONG, PLANNED = 4, 64, 12
+# Chunks of a plan after which progress is told.
+REPORTED = 4
 
 # Layers that are reported: ever farther apart.
 DEPTHS = (1, 2, 4, 8, 16, 32, 48)
@@ -52,8 +54,7 @@ def check_numbers(job: Job, say: Callable[[str], None]) -> None:
     hand on, but for models that see the chunk before (dit.concat_previous). So the largest model is compared in float32
     on one GPU.
     """
-    device = torch.device("cuda", 0)
-    torch.cuda.set_device(device)
+    device = torch.device(job.device)
     say(f"relative RMS error of the residual stream against float32, chunk {SHORT} of a stream:")
     _compare(job, device, list(VARIANTS), SHORT, say)
     say(f"and of the latents over {LONG} chunks, against bfloat16:")
@@ -62,18 +63,40 @@ def check_numbers(job: Job, say: Callable[[str], None]) -> None:
     if job.plan.gpus == 1 or job.alone:
         say("the plan: nothing to compare on one GPU")
         return
-    single = run(partial(roll, chunks=PLANNED), replace(job, plan=ParallelPlan()))[0]
-    for rank, made in enumerate(run(partial(roll, chunks=PLANNED), job)):
+    _check_plan(job, say)
+
+
+def _check_plan(job: Job, say: Callable[[str], None]) -> None:
+    """Compare the latents of a plan with those of one GPU."""
+    work = partial(roll, chunks=PLANNED, say=say)
+    say(f"plan {job.plan}, first on one GPU:")
+    single = run(work, replace(job, plan=ParallelPlan()))[0]
+    say(f"then on {job.plan.gpus}:")
+    for rank, made in enumerate(run(work, job)):
         if made is not None:
             say(f"plan {job.plan}, rank {rank}, against one GPU, by chunk: {_errors(made, single)}")
 
 
-def roll(job: Job, group: Group, progress: Progressed, *, chunks: int) -> Tensor | None:
-    """The latents [chunks, channels, h, w] of a stream over a plan, on the CPU; None where another GPU has them."""
+def roll(job: Job, group: Group, progress: Progressed, *, chunks: int, say: Callable[[str], None]) -> Tensor | None:
+    """The latents [chunks, channels, h, w] of a stream over a plan, on the CPU; None where another GPU has them.
+
+    Rank 0 calls `say` with its progress.
+    """
+    began = time.perf_counter()
+
+    def tell(what: str) -> None:
+        if group.rank == 0:
+            say(f"  {what} after {time.perf_counter() - began:.1f} s")
+
     share = ShareOfStep(job, group, progress)
-    made = [share.replay().clone() for _ in range(chunks)]
+    tell("ready")
+    made = []
+    for chunk in range(1, chunks + 1):
+        made.append(share.replay().float().cpu())  # waits for the GPU
+        if chunk % REPORTED == 0:
+            tell(f"chunk {chunk} of {chunks}")
     share.sampler.exchange.check()
-    return torch.cat(made).float().cpu() if group.last else None
+    return torch.cat(made) if group.last else None
 
 
 def sink_mismatches(cache: KVCache) -> int:
@@ -120,7 +143,7 @@ class _Stream:
     def __init__(self, job: Job, variant: Variant, device: torch.device, chunks: int) -> None:
         self._config, self._variant, self._chunks = job.config, variant, chunks
         self._device = device
-        self._source = _source(job, device, variant.dtype)
+        self._source = weights(job, device, variant.dtype)
         self._reference = portrait(job.config, device).to(variant.dtype)
         self._calibrated: Tensor | None = None
         self.made: Tensor | None = None
@@ -136,8 +159,7 @@ class _Stream:
                 dit, self._reference, tokens, tokens, seed=99, chunks=CHUNKS, hidden=self._calibrated
             )
         self.made = self._pass(dit, tokens)
-        gc.collect()
-        torch.cuda.empty_cache()
+        forget()
 
     def _pass(self, dit: DiT, tokens: Tensor) -> Tensor:
         sampler, sink = Sampler(dit, self._reference), self._config.sink
@@ -149,17 +171,11 @@ class _Stream:
         return torch.stack(made)
 
 
-def _source(job: Job, device: torch.device, dtype: torch.dtype) -> Source:
-    if job.weights is None:
-        return RandomWeights(device, dtype)
-    return SafetensorsWeights(job.weights, job.config, device, dtype)
-
-
 def _check_ring(job: Job, device: torch.device, say: Callable[[str], None]) -> None:
     """FP8, around the ring and far out: only the current slot changes, and the sink is turned exactly."""
     config = job.config
     layers = None if config.dit.concat_previous else (0, 1)
-    dit = build_dit(config, _source(job, device, torch.bfloat16), layers=layers, fp8="static")
+    dit = build_dit(config, weights(job, device, torch.bfloat16), layers=layers, fp8="static")
     reference, tokens = portrait(config, device).to(torch.bfloat16), conditions(dit, device)
     calibrate(dit, reference, tokens, tokens)
     sampler = Sampler(dit, reference, capture=True)

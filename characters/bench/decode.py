@@ -22,6 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from characters.bench.decode_baseline import eager_chunk, published_decoder
 from characters.bench.decode_quality import build, compare_bands, smooth_latents
+from characters.bench.launch import spawn
+from characters.bench.step import forget
 from characters.errors import UserError
 from characters.model.config import ModelConfig, WanVaeConfig
 from characters.model.wan_vae.rows import SplitRows
@@ -129,7 +131,7 @@ def run(job: Job, say: Callable[[str], None]) -> bool:
         return _time(job, torch.device("cuda"), None, say)
     failed = torch.multiprocessing.get_context("spawn").Event()
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_one_of_several, (job, f"{folder}/meet", say, failed), nprocs=job.split)
+        spawn(_one_of_several, (job, f"{folder}/meet", say, failed), job.split)
     return not failed.is_set()
 
 
@@ -142,6 +144,7 @@ def _one_of_several(rank: int, job: Job, path: str, say: Callable[[str], None], 
             say(f"split by rows over {job.split} GPUs, against the whole picture: {line}")
     elif not _time(job, device, rows, say if rank == 0 else lambda line: None):
         failed.set()
+    forget()
     dist.barrier()
     group.close()
     dist.destroy_process_group()
@@ -198,7 +201,7 @@ def _time(job: Job, device: torch.device, rows: SplitRows | None, say: Callable[
             if copied is not None and copy is not None and whole is not None:
                 shown = copied.ms - whole.ms
                 say(f"copy to pinned memory: {copy:.2f} ms, of which {shown:+.2f} ms show in the chunk")
-    parts = report.attempt("parts", lambda: _parts(chunk))
+    parts = report.attempt("parts", lambda: _parts(chunk, device))
     if parts:
         say("launched: " + ", ".join(f"{part} {ms:.2f}" for part, ms in parts.items()) + " ms")
     if job.baseline and job.split == 1:
@@ -311,13 +314,13 @@ class Copying:
         return statistics.median(times)
 
 
-def _parts(chunk: Callable[[], None], count: int = 5) -> dict[str, float]:
+def _parts(chunk: Callable[[], None], device: torch.device, count: int = 5) -> dict[str, float]:
     """Milliseconds of a chunk's kernels, by part."""
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    torch.cuda.synchronize(device)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         for _ in range(count):
             chunk()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
     sums: dict[str, float] = {}
     for event in profiler.key_averages():
         # Operations of PyTorch count the kernels that they start; other kernels stand for themselves.

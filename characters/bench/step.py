@@ -16,18 +16,17 @@ from torch import Tensor
 from characters.bench.alone import AloneExchange
 from characters.bench.breakdown import breakdown
 from characters.bench.launch_style import LaunchStyleStep
+from characters.generate.group import ModelPeers
 from characters.model.calibrate import CHUNKS, calibrate
 from characters.model.config import ModelConfig
 from characters.model.dit import DiT
-from characters.model.materialise import RandomWeights, SafetensorsWeights, build_dit
+from characters.model.materialise import RandomWeights, SafetensorsWeights, Source, build_dit
 from characters.model.plan import Format, ParallelPlan, Shard, block_parameters, shards
 from characters.model.quantise import Mode, needs_calibration
 from characters.model.sampler import Sampler
 from kernels.bench.floor import Floor, measure_floor
 from kernels.bench.timing import Timing, sustained
-from kernels.comm.exchange import CollectiveExchange, Exchange, LocalExchange, PeerExchange
-from kernels.comm.group import open_group
-from kernels.comm.peer_memory import SymmetricMemory
+from kernels.comm.exchange import Exchange, LocalExchange
 
 # Called with the number of blocks built and of all.
 Progressed: TypeAlias = Callable[[int, int], None]
@@ -50,6 +49,7 @@ class Job:
         seconds: of each measurement.
         baseline: measure the launch-style step as well.
         floor: measure the bare products and attention as well.
+        device: kind of device. On "cpu" results can be compared (`characters.bench.check`), not timed.
     """
 
     config: ModelConfig
@@ -61,6 +61,7 @@ class Job:
     seconds: float = 8.0
     baseline: bool = False
     floor: bool = True
+    device: str = "cuda"
 
 
 @dataclass(frozen=True)
@@ -92,43 +93,42 @@ class Group:
 
     Args:
         job: what is measured.
-        rank: of this process; `path` of a file that all of them meet at.
+        rank: of this process.
         device: of this process.
+        path: of a file that all processes meet at; None = the only process.
+
+    Attributes:
+        exchanges: ways to join the sequence group by name, the best one first.
     """
 
     def __init__(self, job: Job, rank: int, device: torch.device, path: str | None) -> None:
         self.shard, self.device = shards(job.plan, job.config)[rank], device
         self.rank, self.ranks = rank, self.shard.ranks
         self.first, self.last = self.shard.stage == 0, self.shard.stage == job.plan.pipeline - 1
-        self.sequence: dist.ProcessGroup | None = None
+        self._peers = None if path is None else ModelPeers(path, self.shard, job.plan, device)
         self.exchanges: dict[str, Exchange] = {"local": LocalExchange(device)}
-        if path is None:
-            if self.ranks > 1:
-                self.exchanges = {"alone": AloneExchange(self.ranks, device)}
-            return
-        open_group(path, rank, job.plan.gpus, device)
-        # Every process takes part in the making of every group.
-        starts = range(0, job.plan.gpus, self.ranks)
-        groups = [dist.new_group(list(range(start, start + self.ranks))) for start in starts]
-        self.sequence = groups[self.shard.stage]
-        if self.ranks > 1:
-            self.exchanges = {
-                "peer": PeerExchange(SymmetricMemory(self.sequence, device)),
-                "nccl": CollectiveExchange(self.sequence, device),
-            }
+        if self._peers is not None:
+            self.exchanges = self._peers.exchanges
+        elif self.ranks > 1:
+            self.exchanges = {"alone": AloneExchange(self.ranks, device)}
 
     @property
     def many(self) -> bool:
         """Whether there are other processes."""
-        return self.sequence is not None
+        return self._peers is not None
+
+    @property
+    def sequence(self) -> dist.ProcessGroup | None:
+        """The processes of the sequence group; None = this process is the only one."""
+        return None if self._peers is None else self._peers.sequence
 
     def receive(self, into: Tensor) -> Tensor:
-        """From the part before."""
+        """Receive what the part before sends, and return it."""
         dist.recv(into, self.rank - self.ranks)
         return into
 
     def send(self, hidden: Tensor) -> None:
-        """To the next part."""
+        """Send to the next part."""
         dist.send(hidden.contiguous(), self.rank + self.ranks)
 
     def slowest(self, ms: float) -> float:
@@ -140,12 +140,10 @@ class Group:
         return number.item()
 
     def close(self) -> None:
-        """Leave."""
-        for exchange in self.exchanges.values():
-            exchange.close()
-        if self.many:
+        """Leave, once all processes are here. No captured graph may be left: NCCL would wait for its end for ever."""
+        if self._peers is not None:
             dist.barrier()
-            dist.destroy_process_group()
+            self._peers.close()
 
 
 class ShareOfStep:
@@ -160,19 +158,14 @@ class ShareOfStep:
     def __init__(self, job: Job, group: Group, progress: Progressed) -> None:
         config, device = job.config, group.device
         self._group = group
-        if job.weights is None:
-            source = RandomWeights(device, DTYPE)
-        else:
-            source = SafetensorsWeights(job.weights, config, device, DTYPE)
         mode = job.mode if job.format == "fp8" else None
-        dit = build_dit(config, source, layers=group.shard.layers, fp8=mode, progress=progress)
+        dit = build_dit(config, weights(job, device, DTYPE), layers=group.shard.layers, fp8=mode, progress=progress)
         self.tokens = conditions(dit, device)
         reference, dim = portrait(config, device).to(DTYPE), config.dit.dim
         if mode is not None and needs_calibration(dit):
             before = self._before((config.sink + CHUNKS, config.tokens, dim))
             self._hand_on(calibrate(dit, reference, self.tokens, self.tokens, hidden=before))
-            gc.collect()
-            torch.cuda.empty_cache()
+            forget()
         first, *others = group.exchanges.values()
         self.sampler = Sampler(dit, reference, capture=True, exchange=first)
         self.sampler.tell(self.tokens)
@@ -180,8 +173,10 @@ class ShareOfStep:
         self._hidden = None if group.first else torch.zeros(group.shard.rows, dim, device=device, dtype=DTYPE)
         for self.sampler.exchange in (*others, first):
             self.sampler.warm(hidden=self._hidden)
-        torch.cuda.synchronize()
-        self.memory = torch.cuda.memory_allocated(device)
+        self.memory = 0
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            self.memory = torch.cuda.memory_allocated(device)
 
     def replay(self) -> Tensor:
         """Queue one chunk; what this part makes of it, in a buffer that the next one overwrites."""
@@ -201,6 +196,13 @@ class ShareOfStep:
     def _hand_on(self, made: Tensor) -> None:
         if not self._group.last and self._group.many:
             self._group.send(made)
+
+
+def weights(job: Job, device: torch.device, dtype: torch.dtype) -> Source:
+    """What a job's networks are built from."""
+    if job.weights is None:
+        return RandomWeights(device, dtype)
+    return SafetensorsWeights(job.weights, job.config, device, dtype)
 
 
 def conditions(dit: DiT, device: torch.device) -> Tensor:
@@ -243,7 +245,7 @@ def measure(job: Job, group: Group, progress: Progressed) -> Result:
             head_dim=config.dit.dim // config.dit.num_heads,
             seconds=job.seconds / 2,
         )
-        _forget()
+        forget()
     share = ShareOfStep(job, group, progress)
     step = {}
     for name, share.sampler.exchange in group.exchanges.items():
@@ -252,7 +254,7 @@ def measure(job: Job, group: Group, progress: Progressed) -> Result:
     share.sampler.exchange = next(iter(group.exchanges.values()))
     kinds, memory = breakdown(share.replay), share.memory
     share = None
-    _forget()
+    forget()
     baseline, distinct = None, 0
     if job.baseline:
         launch = LaunchStyleStep(config, shard, CONDITIONS, group.sequence, group.device)
@@ -273,6 +275,7 @@ def _replays(group: Group, share: ShareOfStep | _Eager, seconds: float) -> int:
     return max(8, math.ceil(seconds * 1e3 / group.slowest(sustained(share, replays=4).ms)))
 
 
-def _forget() -> None:
+def forget() -> None:
+    """Free what only reference cycles hold. Samplers are such cycles, and their captured graphs go with them."""
     gc.collect()
     torch.cuda.empty_cache()

@@ -59,31 +59,32 @@ class ModelPeers(Peers):
 
     Attributes:
         exchanges: ways to join the sequence group by name, the best one first.
+        sequence: the processes of the sequence group.
     """
 
     def __init__(self, path: str, shard: Shard, plan: ParallelPlan, device: torch.device) -> None:
         super().__init__(path, shard.stage * shard.ranks + shard.rank, plan.gpus, device)
         self._shard = shard
-        self._sequence = self._world
+        self.sequence = self._world
         if plan.pipeline > 1 and shard.ranks > 1:
             # Every process has to take part in the making of every group.
             groups = [dist.new_group(list(range(p, p + shard.ranks))) for p in range(0, plan.gpus, shard.ranks)]
             own = groups[shard.stage]
             assert isinstance(own, dist.ProcessGroup)
-            self._sequence = own
+            self.sequence = own
         self.exchanges: dict[str, Exchange] = {}
         if shard.ranks == 1:
             self.exchanges["local"] = LocalExchange(device)
             return
         if device.type == "cuda":
-            self.exchanges["peer"] = PeerExchange(SymmetricMemory(self._sequence, device), _PATIENCE)
-        self.exchanges["collective"] = CollectiveExchange(self._sequence, device)
+            self.exchanges["peer"] = PeerExchange(SymmetricMemory(self.sequence, device), _PATIENCE)
+        self.exchanges["collective"] = CollectiveExchange(self.sequence, device)
 
     def agree_in_sequence(self, value: T) -> T:
         """The value of the sequence group's first process."""
         if self._shard.ranks == 1:
             return value
-        return self.agree(value, self._shard.stage * self._shard.ranks, self._sequence)
+        return self.agree(value, self._shard.stage * self._shard.ranks, self.sequence)
 
     def receive(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """What the part before handed on with `send`, on this process's device."""

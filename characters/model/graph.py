@@ -12,7 +12,10 @@ class Graph:
     """Captures a function at its first call on a GPU and replays it from then on; on a CPU it just calls it.
 
     The function must do the same work on the same buffers every time: no host decisions, no growing allocations. It may
-    write to buffers of its own (the KV cache does). Results are overwritten by the next call.
+    read and write buffers of its owner (the KV cache is one), who keeps them. The next call overwrites the result.
+
+    A captured graph lets go of its function: often the owner's method, it would make a cycle of the two, in which the
+    graph outlives its owner. NCCL closes only when no graph with a collective of its own is left.
 
     Args:
         function: of tensors whose shapes, dtypes and device never change; returns one tensor.
@@ -22,7 +25,8 @@ class Graph:
     WARM_UPS = 3
 
     def __init__(self, function: Callable[..., Tensor], device: torch.device | None = None) -> None:
-        self._function, self._device = function, device
+        self._function: Callable[..., Tensor] | None = function
+        self._device = device
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor | None] = []
         self._output: Tensor | None = None
@@ -34,6 +38,7 @@ class Graph:
             return self._function(*inputs)
         if self._graph is None:
             self._capture(inputs, device)
+            self._function = None
         for static, given in zip(self._inputs, inputs, strict=True):
             if static is not None:
                 static.copy_(given)

@@ -263,6 +263,7 @@ def measure(rank: int, size: int, path: str, device: str, seconds: float, steps:
         verdict = take_turns(layers, graphs, steps)
         peer.check()
         collective.check()
+        graphs.clear()  # or NCCL would wait for their end as it closes
     lines.append(verdict)
     broken = torch.tensor(int("BROKEN" in verdict), device=device)
     dist.all_reduce(broken, dist.ReduceOp.MAX)

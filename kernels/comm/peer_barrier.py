@@ -7,11 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ModuleNotFoundError:  # a laptop without a GPU
-    triton = None
+from kernels.dispatch import jit, tl
 
 # A poll of flags in a GPU's own memory takes about a microsecond.
 _POLLS_PER_SECOND = 1_000_000
@@ -63,32 +59,30 @@ class PeerBarrier:
         self._status[0] = 1
 
 
-if triton is not None:
-
-    @triton.jit
-    def _barrier_kernel(
-        addresses, own, progress, status, polls, RANK: tl.constexpr, SIZE: tl.constexpr, ABORT_EVERY: tl.constexpr
-    ):
-        if tl.load(progress + 1) == 0:
-            number = tl.load(progress) + 1
-            tl.store(progress, number)
-            ranks = tl.arange(0, 32)  # a lane each
-            there = ranks < SIZE
-            flags = tl.load(addresses + ranks, mask=there, other=0).to(tl.pointer_type(tl.int32))
-            # Release: what earlier kernels of this stream wrote to a peer is there before the flag is.
-            tl.atomic_xchg(flags + RANK, number, mask=there, sem="release", scope="sys")
-            count = 0
-            missing = 1
-            while missing > 0:
-                seen = tl.atomic_add(own + ranks, 0, mask=there, sem="acquire", scope="sys")
-                # The difference, because numbers wrap around after a month.
-                late = there & (seen - number < 0)
-                missing = tl.sum(late.to(tl.int32), 0)
-                count += 1
-                stop = count >= polls
-                if count % ABORT_EVERY == 0:
-                    stop = stop | (tl.load(status, volatile=True) != 0)
-                if (missing > 0) & stop:
-                    tl.store(progress + 1, 1)
-                    tl.store(status + 1, tl.min(tl.where(late, ranks, 32), 0) + 1)
-                    missing = 0
+@jit
+def _barrier_kernel(
+    addresses, own, progress, status, polls, RANK: tl.constexpr, SIZE: tl.constexpr, ABORT_EVERY: tl.constexpr
+):
+    if tl.load(progress + 1) == 0:
+        number = tl.load(progress) + 1
+        tl.store(progress, number)
+        ranks = tl.arange(0, 32)  # a lane each
+        there = ranks < SIZE
+        flags = tl.load(addresses + ranks, mask=there, other=0).to(tl.pointer_type(tl.int32))
+        # Release: what earlier kernels of this stream wrote to a peer is there before the flag is.
+        tl.atomic_xchg(flags + RANK, number, mask=there, sem="release", scope="sys")
+        count = 0
+        missing = 1
+        while missing > 0:
+            seen = tl.atomic_add(own + ranks, 0, mask=there, sem="acquire", scope="sys")
+            # The difference, because numbers wrap around after a month.
+            late = there & (seen - number < 0)
+            missing = tl.sum(late.to(tl.int32), 0)
+            count += 1
+            stop = count >= polls
+            if count % ABORT_EVERY == 0:
+                stop = stop | (tl.load(status, volatile=True) != 0)
+            if (missing > 0) & stop:
+                tl.store(progress + 1, 1)
+                tl.store(status + 1, tl.min(tl.where(late, ranks, 32), 0) + 1)
+                missing = 0

@@ -1,13 +1,15 @@
 """What can be checked of the step's measurement without a GPU."""
 
 import re
+import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from click.testing import CliRunner
 
-from characters.bench import check, soak
+from characters.bench import check, launch, soak
 from characters.bench.alone import AloneExchange
 from characters.bench.breakdown import IDLE, OTHER, kind_of, share_out
 from characters.bench.step import Job, step_flops
@@ -89,8 +91,45 @@ def test_the_check_finds_ring_and_sink_exact():
     assert "10 steps" in lines[0] and " 0 bytes touched" in lines[0] and ", 0 of the sink" in lines[1]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is for machines without a GPU")
-def test_without_a_gpu_there_is_one_clear_line():
+def test_the_check_compares_a_plan_with_one_process(capfd):
+    check._check_plan(replace(JOB, plan=ParallelPlan(sequence=2), device="cpu"), print)
+    lines = capfd.readouterr().out.splitlines()
+    heads = [re.sub(r" after .*|:.*", "", line) for line in lines]
+    progress = ["  ready", *(f"  chunk {chunk} of 12" for chunk in (4, 8, 12))]
+    plan = "plan pipeline=1,sequence=2"
+    assert heads == [
+        f"{plan}, first on one GPU", *progress, "then on 2", *progress,
+        *(f"{plan}, rank {rank}, against one GPU, by chunk" for rank in (0, 1)),
+    ]  # fmt: skip
+    for line in lines[-2:]:
+        errors = [float(error) for error in line.rpartition(": ")[2].split()]
+        assert len(errors) == check.PLANNED and max(errors) < 0.05
+
+
+def test_graphs_are_gone_before_their_group_closes(monkeypatch):
+    """NCCL waits for ever for the end of a graph that has captured one of its collectives."""
+
+    class Graph:
+        def __init__(self):
+            self.cycle = self
+
+    graphs = []
+
+    def work(job, group, progress):
+        graph = Graph()
+        graphs.append(weakref.ref(graph))
+        return "result"
+
+    def close(group):
+        assert graphs[0]() is None
+        graphs.append("closed")
+
+    monkeypatch.setattr(launch.Group, "close", close)
+    assert launch.run(work, replace(JOB, device="cpu")) == ["result"] and graphs[1] == "closed"
+
+
+def test_without_a_gpu_there_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     result = CliRunner().invoke(step, ["--plan", "sequence=3"])
     assert isinstance(result.exception, UserError) and "PyTorch sees none" in str(result.exception)
 

@@ -41,6 +41,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timing and capture as on a GPU, but for the figures; copies and the profile are left to fail."""
     monkeypatch.setattr(decode, "capture", Replayed)
     monkeypatch.setattr(decode, "sustained", lambda graph, seconds, replays: graph.replay() or MEASURED)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
 
 
 def told(baseline: Callable[..., float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -85,8 +86,8 @@ def test_a_baseline_that_fails_or_is_interrupted_loses_nothing(
 
 
 def test_without_a_clock_the_rest_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    if torch.cuda.is_available():
-        monkeypatch.setattr(decode, "sustained", lambda *args: 1 / 0)
+    for function in ("capture", "sustained"):
+        monkeypatch.setattr(decode, function, lambda *args: 1 / 0)
     lines = told(lambda *args, tuned: 8.0, monkeypatch)
     assert lines[0].startswith("a session's frames: 0.00 GiB")
     assert any(line.startswith("not measured: chunk, launched") for line in lines)
@@ -105,8 +106,8 @@ def test_float16_is_worth_more_than_bfloat16() -> None:
     assert exact > 55 and compact > 45 and late > 45 and comparison < exact - 10
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is for machines without a GPU")
-def test_without_a_gpu_there_is_one_clear_line() -> None:
+def test_without_a_gpu_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     result = CliRunner().invoke(command, ["--no-baseline"])
     assert isinstance(result.exception, UserError) and "needs 1 GPU(s) and PyTorch sees 0" in str(result.exception)
 
