@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 FILE_NAME = "character.yaml"
 GALLERY = Path(__file__).parent / "gallery"
 
-# Those that steer a terminal, end a line, turn the direction of what follows, or are no characters at all. What else
-# `str.isprintable` refuses, no-break spaces and the joiners of emoji, does belong into a text.
+# Characters that steer a terminal, end a line or change the direction of the text, and code points that stand for none.
+# `str.isprintable` would also refuse no-break spaces and the joiners of emoji, which belong in a text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -83,7 +83,7 @@ class LoadedCharacter:
         slug: name of its folder.
         folder: the folder.
         character: the checked contents of its `character.yaml`.
-        portrait: path of its picture; exists, inside the folder.
+        portrait: path of its picture, which exists and lies inside the folder.
     """
 
     slug: str
@@ -99,15 +99,19 @@ def user_folder() -> Path:
 
 
 def slugify(name: str) -> str:
-    """The folder name of a character's name: lower case, words joined by '-'. Raises UserError if none is left."""
+    """The folder name for a character's name: lower case, words joined by '-'.
+
+    Raises:
+        UserError: the name has no letter and no digit, or is too long.
+    """
     slug = re.sub(r"[\W_]+", "-", name.casefold()).strip("-")
     if not slug or len(slug.encode()) > 100:
-        raise UserError(f"{name!r} is no name for a character: it needs letters or digits, and at most 100 of them")
+        raise UserError(f"{name!r} cannot name a character: a name needs a letter or a digit, and at most 100 bytes")
     return slug
 
 
 def character_folders() -> dict[str, Path]:
-    """Folders of all known characters by slug, sorted; the user's own hide those of the gallery."""
+    """Folders of all known characters by slug, sorted. A user's own character hides one of the gallery."""
     found: dict[str, Path] = {}
     for parent in (GALLERY, user_folder()):
         try:
@@ -118,7 +122,7 @@ def character_folders() -> dict[str, Path]:
 
 
 def list_characters() -> list[LoadedCharacter]:
-    """All known characters, by slug. A broken one is left out, with a note in the log."""
+    """All known characters, by slug. A broken one is left out, and the log says so."""
     characters = []
     for folder in character_folders().values():
         try:
@@ -132,7 +136,7 @@ def load_character(name_or_folder: str | Path) -> LoadedCharacter:
     """Find a character by name (the user's own first, then the gallery) or by the path of its folder.
 
     Raises:
-        UserError: no such character (the nearest names are listed), or its folder is not in order.
+        UserError: there is no such character (the message lists the nearest names), or an error of `load_folder`.
     """
     known = character_folders()
     name = str(name_or_folder)
@@ -141,29 +145,33 @@ def load_character(name_or_folder: str | Path) -> LoadedCharacter:
     try:
         folder = Path(name_or_folder).expanduser()
     except RuntimeError as e:  # ~nobody
-        raise UserError(f"{name} is no folder of a character: {e}") from e
+        raise UserError(f"{name} is not the folder of a character: {e}") from e
     if folder.name == FILE_NAME and folder.is_file():
         folder = folder.parent
     if folder.is_dir() and name.strip():
         return load_folder(folder)
     if any(separator in name for separator in ("/", os.sep)):
-        raise UserError(f"{folder} is no folder of a character")
+        raise UserError(f"{folder} is not the folder of a character")
     if (slug := re.sub(r"[\W_]+", "-", name.casefold()).strip("-")) in known:
         return load_folder(known[slug])
     raise UserError(f"no character named {name!r}; {did_you_mean(slug, list(known))}")
 
 
 def load_folder(folder: Path) -> LoadedCharacter:
-    """Read one character's folder. Raises UserError if `character.yaml` or the portrait it names is not in order."""
+    """Read one character's folder.
+
+    Raises:
+        UserError: `character.yaml` is missing or wrong, or the portrait that it names cannot be used.
+    """
     file = folder / FILE_NAME
     if not file.exists():
-        raise UserError(f"{folder} is no folder of a character: it has no {FILE_NAME}")
+        raise UserError(f"{folder} is not the folder of a character: it has no {FILE_NAME}")
     character = load_yaml(file, Character)
     root = folder.resolve()
     try:
         portrait = (root / character.portrait).resolve()  # follows links: no link leads out of the folder either
         there = portrait.is_file()
-    except (OSError, RuntimeError, ValueError) as e:  # too long; a link to itself; a zero byte
+    except (OSError, RuntimeError, ValueError) as e:  # a path that is too long, a link to itself, a zero byte
         reason = getattr(e, "strerror", None) or e
         raise UserError(f"{file}: portrait {character.portrait!r} cannot be read: {reason}") from e
     if not portrait.is_relative_to(root):

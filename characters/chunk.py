@@ -21,7 +21,7 @@ MEL_BINS = 80
 MEL_HOP = 250
 MEL_FRAMES_PER_CHUNK = SAMPLES_PER_CHUNK // MEL_HOP
 
-# Articulation of the mouth, one row per video frame: what the renderer draws and what the model learns to draw.
+# Articulation of the mouth, one row per video frame. The renderer draws it, and the model learns to draw it.
 # open, round, teeth and tongue lie in [0, 1]; wide in [-1, 1].
 MOUTH_CHANNELS = ("open", "wide", "round", "teeth", "tongue")
 
@@ -51,8 +51,8 @@ class Chunk:
         index: position on the session's clock; chunk i owns samples [i * 4000, (i + 1) * 4000).
         response_id: id of the reply that the chunk belongs to; barge-in cancels it.
         frames: uint8 [4, H, W, 3], RGB.
-        pcm: float32 [4000], mono at 24 kHz, the sound that belongs to these frames.
-        timings: seconds spent, by stage name.
+        pcm: float32 [4000], mono at 24 kHz, the sound of these frames.
+        timings: seconds that each stage took, by its name.
     """
 
     index: int

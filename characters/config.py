@@ -31,10 +31,10 @@ def load_conf(folder: str, name: str, schema: type[T], what: str) -> T:
     """Read conf/FOLDER/NAME.yaml, or any YAML file if `name` is a path that ends in .yaml or .yml.
 
     Args:
-        folder: of conf, e.g. "model".
+        folder: folder inside conf, e.g. "model".
         name: a file's name without its ending, in upper or lower case, or a path.
         schema: dataclass to check the file against, see `load_yaml`.
-        what: the file holds, for messages, e.g. "model".
+        what: what the file holds, for messages, e.g. "model".
 
     Raises:
         UserError: no file has this name, or one of the errors of `load_yaml`.
@@ -50,10 +50,9 @@ def load_conf(folder: str, name: str, schema: type[T], what: str) -> T:
 def load_yaml(path: str | Path, schema: type[T]) -> T:
     """Read a YAML file into an instance of the dataclass `schema`.
 
-    Fields without a default are mandatory. Nested dataclasses, Optional, lists, dicts and enums are supported as
-    OmegaConf supports them, but for its interpolation: `${...}` is text, since a file may come from a stranger and
-    `${oc.env:NAME}` would read our environment. A ValueError raised by a `__post_init__` is reported as an error of the
-    file, which is where a schema checks ranges.
+    Fields without a default are mandatory. Nested dataclasses, Optional, lists, dicts and enums work as in OmegaConf.
+    Its interpolation is off: `${...}` is text, because a file may come from a stranger and `${oc.env:NAME}` would read
+    our environment. A schema checks ranges in `__post_init__`; its ValueError is reported as an error of the file.
 
     Raises:
         UserError: the file is missing, unreadable, empty, not YAML, not a mapping; a key is unknown, missing,
@@ -86,7 +85,7 @@ def _read(path: Path) -> str:
     try:
         if path.is_dir():
             raise UserError(f"{path} is a folder, not a YAML file")
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise UserError(f"{path} is not a regular file")
         with path.open("rb") as f:
             data = f.read(MAX_BYTES + 1)
@@ -115,13 +114,13 @@ def _parse(path: Path, text: str) -> yaml.MappingNode:
 
 
 def _literal(text: str, root: yaml.MappingNode) -> str:
-    """`text` so that OmegaConf takes every `${` in it for what it is; `root` is its tree, and is changed."""
+    """`text` with every `${` escaped, so that OmegaConf takes it as text; changes `root`, the tree of `text`."""
     found = False
     seen: set[int] = set()
     nodes: list[yaml.Node] = [root]
     while nodes:
         node = nodes.pop()
-        if id(node) in seen:  # an alias of one that has been changed already
+        if id(node) in seen:  # an alias of a node that is done
             continue
         seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
@@ -130,7 +129,7 @@ def _literal(text: str, root: yaml.MappingNode) -> str:
             nodes += node.value
         elif "${" in node.value:
             found = True
-            # As OmegaConf has it: a backslash before it, and those that are there already doubled.
+            # OmegaConf's escape: a backslash before `${`, and each backslash that is there already twice.
             node.value = re.sub(r"(\\*)\$\{", r"\1\1\\${", node.value)
     return yaml.serialize(root) if found else text
 
@@ -153,7 +152,7 @@ def _check_keys(path: Path, node: yaml.Node, expected: Any, prefix: str) -> None
         hints = typing.get_type_hints(expected)
         known = [f.name for f in dataclasses.fields(expected) if f.init]
         for key, value in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":  # `<<: *anchor`: OmegaConf checks what it brings in
+            if key.tag == "tag:yaml.org,2002:merge":  # `<<: *anchor`: OmegaConf checks the keys that it adds
                 continue
             if key.value not in known:
                 name = f"{prefix}{key.value}"
@@ -178,7 +177,7 @@ def _unwrap_optional(hint: Any) -> Any:
 
 
 def _where(path: Path, root: yaml.MappingNode, key: str) -> str:
-    """`path:line` of a dotted key, or just the path when the key is not in the file as written."""
+    """`path:line` of a dotted key, or only the path if the file does not spell the key out."""
     node: yaml.Node = root
     line = None
     for part in key.split("."):

@@ -6,7 +6,7 @@ from rich.console import Console
 
 
 class PipedConsole(Console):
-    """Rich's console, but that a reader who has gone is a BrokenPipeError, not its SystemExit(1)."""
+    """Rich's console, except that it raises BrokenPipeError when its reader has gone, not SystemExit(1)."""
 
     def on_broken_pipe(self) -> None:
         """See `Console.on_broken_pipe`."""

@@ -1,4 +1,4 @@
-"""Files out: each appears complete or not at all."""
+"""Output files: each appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def check_output(path: str | Path) -> Path:
     """Check, before any work, that a file can be written at `path`; returns it as a Path.
 
     Raises:
-        UserError: a folder, a device or a pipe; in a folder that is missing, not writable or on a full disk.
+        UserError: `path` is a folder, a device or a pipe, or its folder is missing, not writable or on a full disk.
     """
     path = Path(path)
     try:
         if path.is_dir():
             raise UserError(f"cannot write {path}: it is a folder")
-        if path.exists() and not path.is_file():  # it would be replaced, not written to
+        if path.exists() and not path.is_file():  # the file would replace it, not be written to it
             raise UserError(f"cannot write {path}: it is not a regular file")
         if not path.parent.is_dir():
             raise UserError(f"cannot write {path}: the folder {path.parent} does not exist")
-        os.unlink(temporary(path))  # trying is the only true test: permissions say nothing of a read-only disk
+        os.unlink(temporary(path))  # permissions do not tell of a read-only disk, so try
         free = shutil.disk_usage(path.parent).free
     except OSError as e:
         raise write_error(path, e) from e
@@ -43,12 +43,12 @@ def check_output(path: str | Path) -> Path:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its place at `path` on leaving the `with` block without an exception.
+    """A file that appears at `path` when the `with` block ends without an exception.
 
-    Otherwise it is removed, and whatever was at `path` stays.
+    After an exception the new file is removed, and an older file at `path` stays.
 
     Raises:
-        UserError: as `check_output`; the disk fills up while writing.
+        UserError: an error of `check_output`, or the disk fills up while the file is written.
     """
     check_output(path)
     try:
@@ -73,7 +73,7 @@ def temporary(path: Path) -> str:
 
 
 def put(part: str, path: Path) -> None:
-    """Put a file of `temporary` in its place, in one step. Raises OSError."""
+    """Move a file made by `temporary` to `path`, in one step. Raises OSError."""
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(part, 0o666 & ~mask)
@@ -81,7 +81,7 @@ def put(part: str, path: Path) -> None:
 
 
 def write_error(path: Path, error: Exception) -> UserError:
-    """What to say of an error in writing `path`."""
+    """The UserError for an error met while writing `path`."""
     code = getattr(error, "errno", None)
     if code in _FULL:
         return UserError(f"cannot write {path}: the disk is full")

@@ -43,9 +43,9 @@ def test_unknown_names_get_the_nearest(pip: Path, tmp_path: Path) -> None:
         load_character("pipp")
     with pytest.raises(UserError, match="no character named ''"):
         load_character("")
-    with pytest.raises(UserError, match="no folder of a character"):
+    with pytest.raises(UserError, match="not the folder of a character"):
         load_character(str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match=r"~nosuchuser/x is no folder of a character"):
+    with pytest.raises(UserError, match=r"~nosuchuser/x is not the folder of a character"):
         load_character("~nosuchuser/x")
     with pytest.raises(UserError, match=r"it has no character\.yaml"):
         load_character(tmp_path)
@@ -95,5 +95,5 @@ def test_slugs() -> None:
     assert slugify("Zoë") == "zoë"
     assert slugify("../../etc") == "etc"
     for name in ("", "...", "x" * 101):
-        with pytest.raises(UserError, match="no name for a character"):
+        with pytest.raises(UserError, match="cannot name a character"):
             slugify(name)
