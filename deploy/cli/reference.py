@@ -95,7 +95,7 @@ SECTIONS = (
     Section(
         "GPU rates",
         Rates,
-        "How fast one kind of GPU is: `conf/gpus/KIND.yaml`, for the planner. `characters calibrate` writes one.",
+        "How fast one kind of GPU is: `conf/gpus/NAME.yaml`, for the planner. `characters calibrate` writes one.",
         folder="gpus",
     ),
     Section(

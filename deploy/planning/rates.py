@@ -1,4 +1,4 @@
-"""How fast one kind of GPU (or CPU) is: conf/gpus/KIND.yaml, each figure with where it comes from."""
+"""How fast one kind of GPU (or CPU) is: conf/gpus/NAME.yaml, each figure with where it comes from."""
 
 from __future__ import annotations
 
@@ -118,5 +118,5 @@ class Rates:
 
 
 def load_rates(kind: str) -> Rates:
-    """Read conf/gpus/KIND.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
+    """Read conf/gpus/NAME.yaml or a path, see `characters.config.load_conf`, which raises UserError."""
     return load_conf("gpus", kind, Rates, "kind of GPU")
