@@ -98,7 +98,7 @@ def test_new_touches_no_other_folder(run: RunFixture, tmp_path: Path, picture: P
 def test_new_refuses_in_one_line_and_leaves_nothing(run: RunFixture, own_characters: Path, picture: Path) -> None:
     (picture.parent / "bad.png").write_bytes(picture.read_bytes()[:3_000])
     for args, message in [
-        (("--portrait", picture, "--name", "..."), "no name for a character"),
+        (("--portrait", picture, "--name", "..."), "cannot name a character"),
         (("--portrait", picture.parent / "bad.png", "--name", "Ann"), "damaged"),
         (("--portrait", picture.parent / "gone.png", "--name", "Ann"), "does not exist"),
         (("--portrait", picture, "--name", "Ann", "--voice", "opera"), "opera"),

@@ -59,7 +59,7 @@ def test_where_nobody_has_measured_the_resources_decide() -> None:
     unknown = [node("a", GPU=8.0, CPU=64.0, **{"accelerator_type:X1": 1.0})]
     found = held(planned("h200x4"), unknown)
     assert (found.sessions, found.lacking) == (2, None)
-    assert "the deadline is not checked: there are no rates" in found.note
+    assert "the deadline is not checked: there is no kind of GPU" in found.note
 
 
 @pytest.mark.parametrize(("cpus", "count"), [(0.04, 0), (0.6, 1), (1.1, 2)])

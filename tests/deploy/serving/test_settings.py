@@ -22,7 +22,7 @@ def test_texts_become_numbers_and_keys_are_random() -> None:
     ("args", "message"),
     [
         ({"pipelins": "2"}, "did you mean 'pipelines'"),
-        ({"pipelines": "two"}, "no int"),
+        ({"pipelines": "two"}, "not of type int"),
         ({"pipelines": "0"}, "at least 1"),
         ({"http_port": "99999"}, "ports"),
         ({"api_key": "x"}, "unknown setting"),
