@@ -136,7 +136,7 @@ VARIABLES = {
         "RAY_METRICS_OUTPUT_ROOT": "Folder where Ray writes its configuration for Grafana; set by the image.",
     },
     "Set by the code, unless they are set already": {
-        "TORCH_CPP_LOG_LEVEL": 'Benchmarks of several processes: "ERROR", so that PyTorch\'s warnings do not stand between tables.',
+        "TORCH_CPP_LOG_LEVEL": 'Benchmarks of several processes: "ERROR", so that tables are printed without warnings.',
         "RAY_AUTH_MODE": '`characters up`: "token", so that Ray asks for RAY_AUTH_TOKEN. Benchmarks: "disabled".',
         "RAY_USAGE_STATS_ENABLED": '"0": Ray reports nothing.',
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": '"0": Ray keeps every port on loopback.',
