@@ -91,14 +91,14 @@ def test_new_touches_no_other_folder(run: RunFixture, tmp_path: Path, picture: P
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
     for target in (tmp_path / "photos", picture):
         result = run("new", "--portrait", picture, "--name", "Ann", "--out", target, "--force")
-        assert result.code == 2 and "no character" in result.err
+        assert result.code == 2 and "not a character" in result.err
     assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
 
 
 def test_new_refuses_in_one_line_and_leaves_nothing(run: RunFixture, own_characters: Path, picture: Path) -> None:
     (picture.parent / "bad.png").write_bytes(picture.read_bytes()[:3_000])
     for args, message in [
-        (("--portrait", picture, "--name", "..."), "no name for a character"),
+        (("--portrait", picture, "--name", "..."), "cannot name a character"),
         (("--portrait", picture.parent / "bad.png", "--name", "Ann"), "damaged"),
         (("--portrait", picture.parent / "gone.png", "--name", "Ann"), "does not exist"),
         (("--portrait", picture, "--name", "Ann", "--voice", "opera"), "opera"),
