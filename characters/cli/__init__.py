@@ -1,1 +1,1 @@
-"""The command line: arguments in, library calls, tables out. No knowledge of its own."""
+"""The command line: it turns arguments into library calls and results into tables, and knows nothing else."""

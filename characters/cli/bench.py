@@ -1,4 +1,4 @@
-"""`characters bench`: how fast are the parts of a model on the GPUs at hand?"""
+"""`characters bench`: how fast the parts of a model are on the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import click
 from characters.cli.lazy import LazyGroup
 
 COMMANDS = {
-    "decode": ("characters.cli.bench_decode:decode", "One chunk in the decoder, against its convolutions alone."),
-    "step": ("characters.cli.bench_step:step", "One step of the DiT, over one GPU or several, against its floor."),
+    "decode": ("characters.cli.bench_decode:decode", "Time one chunk in the decoder, and its convolutions alone."),
+    "step": ("characters.cli.bench_step:step", "Time one step of the DiT on one GPU or several, and its floor."),
 }
 
 
 @click.group(cls=LazyGroup, places=COMMANDS)
 def bench() -> None:
-    """Measure, on the GPUs at hand, what decides whether a model keeps up."""
+    """Measure on this machine's GPUs what decides whether a model keeps up."""

@@ -15,16 +15,21 @@ GOAL_PSNR = 45.0  # dB
 @click.option("--split", default=1, show_default=True, type=click.IntRange(1), help="GPUs that share a picture's rows.")
 @click.option("--exact-cache", is_flag=True, help="Remember frames in float16 instead of bytes.")
 @click.option("--seconds", default=8.0, show_default=True, type=Finite(1, 300), help="Of each measurement.")
-@click.option("--baseline/--no-baseline", default=True, show_default=True, help="Measure diffusers' as well, if there.")
+@click.option(
+    "--baseline/--no-baseline",
+    default=True,
+    show_default=True,
+    help="Measure the decoder of diffusers too, if it is installed.",
+)
 @click.option(
     "--check",
     is_flag=True,
-    help="Compare pictures instead: float16 with float32, or, with --split, with the whole one.",
+    help="Compare pictures instead: float16 with float32; with --split, the parts with the whole.",
 )
 def decode(model: str, split: int, exact_cache: bool, seconds: float, baseline: bool, check: bool) -> None:
-    """Time the Wan VAE's decoder, chunk after chunk in a captured graph, with random weights.
+    """Time the Wan VAE's decoder with random weights, chunk after chunk in a captured graph.
 
-    Each finding is printed as soon as it is made.
+    Each result is printed as soon as it is there.
     """
     import dataclasses
 
@@ -42,7 +47,7 @@ def decode(model: str, split: int, exact_cache: bool, seconds: float, baseline: 
     count = torch.cuda.device_count()
     if count < split:
         raise UserError(f"bench decode needs {split} GPU(s) and PyTorch sees {count}")
-    # Chroma planes are halved, and a band's must be whole rows of the picture.
+    # Chroma planes have half the rows, and a band must hold whole rows of both.
     if config.latent_size[0] % split or config.height // split % 4:
         raise UserError(f"{config.height} rows cannot be split over {split} GPUs")
     click.echo(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {model}, {config.height}x{config.width}")

@@ -18,17 +18,24 @@ if TYPE_CHECKING:
 @click.option("--model", default="reference-57b", show_default=True, help="A model of conf/model.")
 @click.option("--plan", "plan_text", default="sequence=1", show_default=True, help="Such as pipeline=2,sequence=2.")
 @click.option("--context", type=click.IntRange(2), help="Chunks attended to, sink included.  [default: the model's]")
-@click.option("--alone", is_flag=True, help="Time the work of one rank of the plan on one GPU, without the others.")
+@click.option(
+    "--alone", is_flag=True, help="Time the work of one rank of the plan, on one GPU and without the other ranks."
+)
 @click.option("--precision", type=click.Choice(["fp8", "bf16"]), default="fp8", show_default=True)
 @click.option("--scales", type=click.Choice(["static", "dynamic"]), default="static", show_default=True, help="Of FP8.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Safetensors, a file or a folder.  [default: random]")
 @click.option("--seconds", default=8.0, show_default=True, type=Finite(1, 300), help="Of each measurement.")
-@click.option("--baseline", is_flag=True, help="Measure the launch-style step as well.")
+@click.option("--baseline", is_flag=True, help="Measure the launch-style step too.")
 @click.option(
-    "--floor/--no-floor", default=True, show_default=True, help="Measure bare products and attention as well."
+    "--floor/--no-floor", default=True, show_default=True, help="Measure the bare products and attention too."
 )
-@click.option("--check", is_flag=True, help="Compare results instead: FP8, bfloat16, float32, scales, plan, ring.")
-@click.option("--soak", type=click.IntRange(100), metavar="N", help="Time N steps in a row instead: tail and memory.")
+@click.option("--check", is_flag=True, help="Compare results instead: FP8, bfloat16 and float32, scales, plan, ring.")
+@click.option(
+    "--soak",
+    type=click.IntRange(100),
+    metavar="N",
+    help="Time N steps in a row instead, for their slowest and their memory.",
+)
 def step(
     model: str,
     plan_text: str,
@@ -43,7 +50,7 @@ def step(
     check: bool,
     soak: int | None,
 ) -> None:
-    """Time a DiT step, chunk after chunk in captured graphs, for several seconds at the clock that the card holds."""
+    """Time a DiT step: chunk after chunk in captured graphs, for seconds, at the clock that the card holds."""
     import torch
 
     from characters.bench.step import Job

@@ -1,4 +1,4 @@
-"""`characters evaluate`: how good is a model?"""
+"""`characters evaluate`: how good a model is."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from characters.errors import UserError
 
 @click.command()
 @click.option("--model", default="small", show_default=True, help="A model of conf/model.")
-@click.option("--weights", type=click.Path(path_type=Path), help="Folder of weights; default: those of the model.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Folder of weights; default: the model's own.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
-@click.option("--identities", type=int, help="Characters of the drift run.  [default: 64]")
+@click.option("--identities", type=int, help="Characters in the drift run.  [default: 64]")
 @click.option("--minutes", type=float, help="Length of the drift run.  [default: 10]")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 1_000_000), help="Of everything random.")
 @click.option("--steps", help="Noise levels of the sampler, such as 1,0.5; default: the model's own.")
-@click.option("--commit", type=click.Choice(["reuse", "clean"]), help="Where K/V come from; default: the model's own.")
-@click.option("--context-noise", type=float, help="Noise in the previous latent; default: the model's own.")
+@click.option(
+    "--commit", type=click.Choice(["reuse", "clean"]), help="Which pass writes K/V; default: the model's own."
+)
+@click.option("--context-noise", type=float, help="Share of noise in the previous latent; default: the model's own.")
 @click.option(
     "--precision",
     type=click.Choice(["bf16", "fp32", "fp8", "fp8-dynamic"]),
     help="fp8: the DiT's products and cache, scales calibrated or by row.  [default: what the device is fast at]",
 )
 @click.option("--out", type=click.Path(path_type=Path), default=Path("evaluation"), show_default=True, help="Folder.")
-@click.option("--quick", is_flag=True, help="A few characters, briefly: minutes on a CPU. Figures are rough.")
+@click.option("--quick", is_flag=True, help="Measure a few characters briefly: minutes on a CPU, rough figures.")
 def evaluate(
     model: str,
     weights: Path | None,
@@ -41,7 +43,7 @@ def evaluate(
     out: Path,
     quick: bool,
 ) -> None:
-    """Measure picture, lip-sync, silence, drift and speed of a model on characters and speech it never saw.
+    """Measure picture, lip-sync, silence, drift and speed of a model, on characters and speech that it never saw.
 
     Prints a table with the goal beside each figure and writes evaluation.json, plots and contact sheets.
     """
@@ -56,7 +58,7 @@ def evaluate(
     from characters.evaluation.report import print_table
     from characters.model.config import check, load_model_config
 
-    require_matplotlib()  # better said now than after loading
+    require_matplotlib()  # say so before the model is loaded
     amount = QUICK if quick else Amount()
     amount = dataclasses.replace(
         amount, **{k: v for k, v in {"identities": identities, "minutes": minutes}.items() if v is not None}

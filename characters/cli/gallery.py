@@ -16,7 +16,7 @@ PREVIEW_SIZE = (272, 176)  # the small model's
 
 @click.command("list")
 def list_command() -> None:
-    """List the characters at hand, the gallery's and your own."""
+    """List the characters: the gallery's and your own."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -33,14 +33,14 @@ def list_command() -> None:
 
 
 @click.command()
-@click.option("--portrait", required=True, type=click.Path(path_type=Path), help="A picture: head and shoulders.")
-@click.option("--name", required=True, help="What the character is called.")
+@click.option("--portrait", required=True, type=click.Path(path_type=Path), help="A picture of head and shoulders.")
+@click.option("--name", required=True, help="Name of the character.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make.  [default: among your own characters]")
 @click.option("--description", default="", help="One line for `characters list`.")
 @click.option("--persona", default="", help="Who the character is, for the language model.")
 @click.option("--greeting", default="", help="What it says first.")
 @click.option("--voice", default="hibari", show_default=True, help="A speech engine.")
-@click.option("--force", is_flag=True, help="Replace a character that is already there.")
+@click.option("--force", is_flag=True, help="Replace a character that exists.")
 def new(
     portrait: Path,
     name: str,
@@ -53,7 +53,7 @@ def new(
 ) -> None:
     """Make a character from a portrait.
 
-    Crops the picture to the model's aspect and writes beside it preview.png, exactly what the small model is shown.
+    Crops the picture to the model's aspect. preview.png beside it is exactly what the small model sees.
     """
     from characters.character import Character, load_folder, slugify, user_folder
     from characters.speech import open_voice
@@ -66,7 +66,7 @@ def new(
         Character(portrait="portrait.png", **fields)
     except ValueError as e:
         raise UserError(str(e)) from e
-    next(open_voice(voice).speak("Hello."), None)  # only speaking shows whether there is such a voice
+    next(open_voice(voice).speak("Hello."), None)  # only speaking shows whether the voice exists
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name[:50]}.", dir=folder.parent) as work:
@@ -91,15 +91,15 @@ def new(
 
 
 def check_target(folder: Path, force: bool) -> None:
-    """Raises UserError unless `folder` can be made, or is a character (with `force`) or an empty folder."""
+    """Raises UserError unless `folder` is empty or can be made, or is a character and `force` is set."""
     from characters.character import FILE_NAME
 
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / FILE_NAME).is_file():
-        raise UserError(f"{folder} is there already and is no character; choose another --out")
+        raise UserError(f"{folder} exists and is not a character; choose another --out")
     if not force:
-        raise UserError(f"{folder} is a character already; choose another --name, or --force to replace it")
+        raise UserError(f"{folder} is already a character; choose another --name, or --force to replace it")
 
 
 def write_character(folder: Path, portrait: Path, fields: dict[str, str], voice: str) -> None:

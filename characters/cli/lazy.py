@@ -1,4 +1,4 @@
-"""A group of commands whose modules are imported only when a command is called, so that `--help` answers at once."""
+"""A group of commands that imports a command's module only when it is called, so that `--help` answers at once."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import click
 from characters.cli.lazy import LazyGroup
 from characters.errors import UserError
 
-# name -> (where its click command is, what the list of commands says). Modules are imported only when called.
+# name -> (where its click command is, its line in the list of commands)
 COMMANDS = {
     "render": ("characters.cli.render:render", "Make a video of a character saying a recording or a text."),
     "list": ("characters.cli.gallery:list_command", "List the characters at hand."),
@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 def _commands() -> dict[str, tuple[str, str]]:
-    """The library's, and those of what is installed above it: the library itself imports nothing up there."""
+    """The library's commands and those that other packages register. The library imports none of these packages."""
     found = dict(COMMANDS)
     for entry in entry_points(group="characters.commands"):
         found |= entry.load()
@@ -53,16 +53,16 @@ def cli(ctx: click.Context, debug: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program and exit.
 
-    Exit codes: 0 done; 2 for anything that the user can put right, after one line `error: ...`; 130 after Ctrl-C; 143
-    when terminated; 1 for a fault of the program itself. Notes (`note: ...`) go to stderr as well.
+    Exit codes: 0 done; 2 for an error that the user can correct, after one line `error: ...`; 130 after Ctrl-C; 143
+    when terminated; 1 for a fault of the program itself. Notes (`note: ...`) go to stderr too.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [a for a in args if a != "--debug"]  # accepted before and after the command
     _show_notes()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that temporary files are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # raises, so that temporary files are removed
     try:
-        # Not cli.main(): it has ideas of its own about Ctrl-C and broken pipes.
+        # Not cli.main(): it handles Ctrl-C and broken pipes in its own way.
         with cli.make_context("characters", args) as context:
             cli.invoke(context)
         sys.stdout.flush()
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             traceback.print_exc()
         if e.filename is None or e.strerror is None:
             code = _fault(e, debug)
-        else:  # a name that is too long, a folder that may not be entered: wherever it was met, the user can mend it
+        else:  # a name that is too long, a folder without permission: the user can correct it
             code = _say(f"error: {os.fsdecode(e.filename)}: {e.strerror}", 2)
     except ModuleNotFoundError as e:
         if debug:
@@ -117,7 +117,7 @@ def _say(line: str, code: int) -> int:
 
 
 class _Notes(logging.Handler):
-    """Prints warnings of the library as lines `note: ...`, to wherever stderr points when they come."""
+    """Prints warnings of the library as lines `note: ...` to the stderr of that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print("note:", " ".join(record.getMessage().split()), file=sys.stderr)

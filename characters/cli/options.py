@@ -1,4 +1,4 @@
-"""Kinds of options that several commands have."""
+"""Types of options that several commands share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class Finite(click.FloatRange):
-    """A `click.FloatRange` without infinity and NaN, which every comparison lets through."""
+    """A `click.FloatRange` that refuses infinity and NaN too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """See `click.ParamType.convert`."""

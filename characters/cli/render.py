@@ -26,9 +26,15 @@ TEXT_RATE = 15.0  # characters a second, about, for the progress bar
 
 
 @click.command()
-@click.option("--character", "-c", required=True, metavar="NAME|FOLDER", help="Who speaks; see `characters list`.")
+@click.option(
+    "--character",
+    "-c",
+    required=True,
+    metavar="NAME|FOLDER",
+    help="Who speaks: a name of `characters list`, or a folder.",
+)
 @click.option("--audio", type=click.Path(path_type=Path), help="A recording: any audio or video file.")
-@click.option("--text", help="What to say, in the character's own voice.")
+@click.option("--text", help="Text to say in the character's own voice.")
 @click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="The video to write, an .mp4.")
 @click.option("--model", default="small", show_default=True, help="A model of conf/model.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Of the motion.")
@@ -36,11 +42,11 @@ TEXT_RATE = 15.0  # characters a second, about, for the progress bar
 def render(character: str, audio: Path | None, text: str | None, out: Path, model: str, seed: int, device: str) -> None:
     """Make a video of a character saying a recording or a text.
 
-    24 frames a second, H.264 and AAC. Memory stays the same however long the recording is.
+    The video has 24 frames a second, H.264 and AAC. Memory does not grow with the recording.
     """
     if (audio is None) == (text is None):
         raise click.UsageError("give either --audio or --text")
-    # Everything that is cheap to check comes before the model is loaded.
+    # Check what is cheap to check before the model is loaded.
     from characters.character import load_character
     from characters.media.audio import open_audio
     from characters.media.portrait import load_portrait
@@ -76,7 +82,7 @@ def render(character: str, audio: Path | None, text: str | None, out: Path, mode
 
 
 def check_text(text: str) -> str:
-    """Returns the text without surrounding space. Raises UserError if there is nothing in it to say, or too much."""
+    """The text without surrounding space. Raises UserError if it has nothing to say, or is too long."""
     text = text.strip()
     if not any(c.isalnum() for c in text):
         raise UserError("--text has nothing in it to say" if text else "--text is empty")
@@ -86,7 +92,7 @@ def check_text(text: str) -> str:
 
 
 def spoken_chunks(text: str, voice: Voice) -> tuple[Iterator[np.ndarray], float]:
-    """Speak a text, sentence by sentence as it is needed: (float32 [4000] chunks, about how many seconds)."""
+    """Speak a text, each sentence when it is needed: (float32 [4000] chunks, seconds in all, estimated)."""
     import numpy as np
 
     from characters.chunk import SAMPLE_RATE
@@ -109,7 +115,7 @@ def spoken_chunks(text: str, voice: Voice) -> tuple[Iterator[np.ndarray], float]
 
 
 class Statistics:
-    """What a run took: one float per chunk and stage."""
+    """How long a run took: one float for each chunk and stage."""
 
     def __init__(self, started: float) -> None:
         """`started`: time.perf_counter() when the program began its work."""
@@ -120,13 +126,13 @@ class Statistics:
 
     @property
     def seconds(self) -> float:
-        """The length of the video so far."""
+        """Seconds of video so far."""
         from characters.chunk import CHUNK_SECONDS
 
         return self.count * CHUNK_SECONDS
 
     def add(self, chunk: Chunk, encode: float) -> None:
-        """Take note of one chunk; `encode` is the seconds that writing it took."""
+        """Add one chunk; `encode` is the seconds that writing it took."""
         if self.first is None:
             self.first = time.perf_counter()
         self.count += 1
@@ -150,7 +156,7 @@ class Statistics:
         console = PipedConsole()
         console.print(table)
         spent = time.perf_counter() - self.first
-        # Without the first chunk, which carries the start-up.
+        # Without the first chunk, which includes the start-up.
         factor = f"{spent / (self.seconds * (self.count - 1) / self.count):.2f}" if self.count > 1 else "-"
         console.print(
             f"{self.count} chunks, {self.seconds:.1f} s of video; first frame after {self.first - self.started:.1f} s; "

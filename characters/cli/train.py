@@ -1,4 +1,4 @@
-"""`characters corpus` and `characters train`: the recipe of the shipped weights."""
+"""`characters corpus` and `characters train`: how the shipped weights were made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def corpus(out: Path, minutes: float, seed: int) -> None:
 @click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Run only these stages.")
 @click.option("--device", default="cuda", show_default=True, help="cuda or cpu.")
 def train(recipe: str, corpus: Path, out: Path, stages: tuple[str, ...], device: str) -> None:
-    """Train a model on rendered characters; run it again to go on where it stopped.
+    """Train a model on rendered characters. Run the command again to continue a training that was stopped.
 
     Several GPUs: `torchrun --nproc-per-node N -m characters train ...`.
     """

@@ -1,4 +1,4 @@
-"""Procedural characters: identities as named traits, and a vectorised renderer that poses them frame by frame."""
+"""Procedural characters: identities as named traits, and a vectorised renderer that draws them in any pose."""
 
 from characters.drawing.identity import identity_vector, repeat_frames, sample_identities, select
 from characters.drawing.renderer import eye_centre, mouth_centre, render

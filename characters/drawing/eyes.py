@@ -23,7 +23,7 @@ def draw_eyes(scene: Scene, head: Tensor) -> None:
     squint = 0.25 * motion["smile"].clamp(min=0)
     shape = scene["eye_shape"]
     curve = arch(x, width, shape)
-    # both lids meet a little below the middle; the upper one does most of the way and follows the gaze
+    # both lids meet a little below the middle; the upper one moves most and follows the gaze
     lid = up * (1 - 0.2 * motion["gaze_y"].clamp(-0.6, 1)) * scene["eye_open"]
     meet = 0.45 * low
     upper = torch.lerp(-lid * curve, meet * curve, blink)

@@ -29,13 +29,13 @@ COLOURS = {
 
 
 def design(kind: str, build: str, hair: str, clothes: str, colours: dict[str, str], **traits: float) -> Identities:
-    """One identity, made by hand.
+    """One identity from hand-picked styles, colours and numbers.
 
     Args:
         kind: "human", "animal" or "robot".
         build: a species or a make of robot; ignored for people.
         hair, clothes: names of styles.
-        colours: "#rrggbb" by name; those without a default in COLOURS are needed.
+        colours: "#rrggbb" by name. Names without a default in COLOURS must be there.
         traits: numbers that replace the middle of the styles' ranges.
 
     Returns:

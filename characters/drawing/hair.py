@@ -37,7 +37,7 @@ def outline(scene: Scene) -> Tensor:
 
 
 def draw_back_hair(scene: Scene, shape: Tensor) -> None:
-    """Paint what lies behind the head: the outline in a darker tone, and a bun, tail or pair of buns."""
+    """Paint the hair behind the head: the outline in a darker tone, and a bun, tail or pair of buns."""
     on = scene["has_hair"]
     across = torch.lerp(scene.u - scene["knot_x"], scene.u.abs() - scene["knot_x"], scene["knot_pair"])
     x, y = rotate(across, scene.v - scene["knot_y"], scene["knot_angle"] * torch.sign(scene["knot_x"]))
@@ -56,7 +56,7 @@ def hairline(scene: Scene) -> Tensor:
     along = (u.abs() / reach).clamp(1e-3, 1.3)
     swept = scene["hair_sweep"] * 1.2 * along.square() / (along + 0.2)
     fall = scene["hair_drop"] * along.pow(scene["hair_power"])
-    # rows are no distance where the line is steep: divide by the length of the gradient
+    # where the line is steep, rows are not distances: divide by the length of the gradient
     slope = (fall * scene["hair_power"] / along + scene["hair_sweep"]) / reach
     return (scene.face_v - scene["hair_line"] - swept - fall) / torch.sqrt(1 + slope * slope)
 

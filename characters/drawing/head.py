@@ -19,7 +19,7 @@ from characters.drawing.shapes import (
     superellipse,
 )
 
-CHIN_DROP = 8.0  # pixels that the chin falls when the mouth is fully open
+CHIN_DROP = 8.0  # pixels by which the chin falls when the mouth is fully open
 FAR = 1e3  # added to the distance of a shape that an identity lacks
 
 

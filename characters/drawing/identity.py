@@ -1,7 +1,7 @@
 """Who a character is: named traits, sampled from styles and palettes or written by hand.
 
-A style (a haircut, a species, a way to dress) is a range for each of its traits; the renderer only ever sees numbers,
-so hand-made characters and random ones live in one space. Lengths are pixels, colours RGB in [0, 1].
+A style (a haircut, a species, a way to dress) is a range for each of its traits. The renderer sees numbers only, so
+hand-made characters and random ones share one space. Lengths are pixels, colours RGB in [0, 1].
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Sampler:
         return (mixed + (self.unit(3) * 2 - 1) * jitter).clamp(0, 1)
 
     def style(self, ranges: Sequence[Mapping[str, Range]], index: Tensor) -> dict[str, Tensor]:
-        """Every trait of the styles, uniform in the range that the chosen style gives it."""
+        """Every trait of the styles, uniform in the range of the chosen style."""
         columns = {}
         for name in ranges[0]:
             low, high = torch.tensor([style[name] for style in ranges])[index].unbind(1)
@@ -61,7 +61,7 @@ def pick(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 def sample_identities(n: int, *, seed: int, device: str | torch.device = "cpu") -> Identities:
     """Random characters: about 60 % people, 25 % animals, 15 % robots.
 
-    Drawn on the CPU, so a seed gives the same characters on every device.
+    Numbers are drawn on the CPU, so that a seed gives the same characters on every device.
 
     Returns:
         dict of float32 [n] or [n, 3] on `device`; "kind" is 0 human, 1 animal, 2 robot.
@@ -89,7 +89,7 @@ def sample_identities(n: int, *, seed: int, device: str | torch.device = "cpu") 
     t |= s.style(list(styles.CLOTHES.values()), wear)
     fabric = t.pop("is_fabric") * human
 
-    # features that some have; beards and make-up exclude each other
+    # features of some characters; nobody has both a beard and make-up
     adult = s.chance(0.45) * human * (1 - fabric)
     t["has_beard"] = adult * s.chance(0.3)
     t["has_moustache"] = adult * torch.maximum(t["has_beard"], s.chance(0.2))
@@ -164,7 +164,7 @@ def add_colours(
 
 
 def derive_colours(t: dict[str, Tensor]) -> None:
-    """Fill in, in place, every colour that follows from the base colours: shades, lights, lips, lids."""
+    """Add, in place, every colour that follows from the base colours: shades, lights, lips, lids."""
     white = torch.ones(3)
     human, animal, robot = ((t["kind"] == k).float()[:, None] for k in range(3))
     skin, bright = t["skin"], t["skin"].mean(1, keepdim=True)
@@ -224,7 +224,7 @@ VISIBLE = (
 def identity_vector(identities: Identities) -> Tensor:
     """The traits a probe can read off a frame: float32 [N, 40], raw units (RGB, pixels, 0 or 1), order of VISIBLE.
 
-    Traits of something that a character lacks (the hair of a robot) are 0, as nothing in the frame tells them.
+    Traits of something that a character lacks (the hair of a robot) are 0, because no frame shows them.
     """
     nose = identities["human_nose"] + identities["animal_nose"]
     there = {"hair": "has_hair", "hair_length": "has_hair", "brow_thick": "has_brow"}
@@ -241,7 +241,7 @@ def identity_vector(identities: Identities) -> Tensor:
 
 
 def select(identities: Identities, index: int | slice | Tensor | Sequence[int]) -> Identities:
-    """Rows of the identities; a single integer keeps the row axis."""
+    """Rows of the identities. A single integer keeps the row axis."""
     if isinstance(index, int):
         index = [index]
     return {name: value[index] for name, value in identities.items()}

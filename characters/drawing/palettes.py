@@ -1,4 +1,4 @@
-"""Curated colours. Sampled identities mix and jitter them; none is taken at random from the whole cube."""
+"""Curated colours. Sampled identities mix and jitter them; no colour is random in the whole cube."""
 
 from __future__ import annotations
 

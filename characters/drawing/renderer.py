@@ -1,4 +1,4 @@
-"""Puts the layers of a character on top of each other."""
+"""Draws the layers of a character on top of each other."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def render(identities: Identities, motion: Tensor, mouth: Tensor) -> Tensor:
 
 
 def draw(identities: Identities, motion: Tensor, mouth: Tensor) -> Tensor:
-    """`render` for one batch, as a pure function of tensors: the one to hand to torch.compile."""
+    """`render` for one batch, as a pure function of tensors, fit for torch.compile."""
     scene = new_scene(identities, motion, mouth)
     hair_shape, head_shape = hair.outline(scene), head.head_distance(scene)
     coverage = cover(head_shape)
 
     def within(window: tuple[int, ...], layer: Callable[..., None], *masks: Tensor) -> None:
-        """Draw a layer in the part of the picture (top, bottom, left, right) that it can reach."""
+        """Draw a layer in its part of the picture (top, bottom, left, right)."""
         top, bottom, left, right = window
         part = scene.window(*window)
         layer(part, *(mask[:, top:bottom, left:right] for mask in masks))

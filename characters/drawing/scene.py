@@ -1,4 +1,4 @@
-"""What every layer draws on: the image, its coordinates and the numbers that pose the character."""
+"""The scene that every layer draws on: the image, its coordinates and the pose."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Pose:
 
 @dataclass(slots=True)
 class Scene:
-    """A window of the picture with its coordinate systems; each layer replaces `image` by a painted one.
+    """A window of the picture with its coordinate systems. Each layer replaces `image` with a painted one.
 
     Attributes:
         traits: who is drawn; read through `scene["name"]`, [N, 1, 1] for numbers and [N, 3, 1, 1] for colours.
@@ -107,7 +107,7 @@ def new_scene(traits: Identities, motion: Tensor, mouth: Tensor) -> Scene:
     cos, sin = torch.cos(angle) / size, torch.sin(angle) / size
     u, v = cos * dx + sin * dy, cos * dy - sin * dx + NECK
     width, height = traits["face_width"][:, None, None], traits["face_height"][:, None, None]
-    # the middle of the face is nearest to the viewer and so travels furthest
+    # the middle of the face is nearest to the viewer, so it travels furthest
     depth = (1 - (u / width).square() * 0.7 - (v / height).square() * 0.2).clamp(0, 1)
     face_u = u - pose.motion["yaw"] * (YAW_RIM + (YAW - YAW_RIM) * depth)
     face_v = v - pose.motion["pitch"] * (PITCH_RIM + (PITCH - PITCH_RIM) * depth)

@@ -1,7 +1,7 @@
 """Vectorised 2-D shapes: signed distances, soft coverage and colour arithmetic.
 
 Everything is elementwise torch on tensors that broadcast to [N, H, W]; lengths are pixels, distances are negative
-inside. Distances may be approximate: what matters is a clean zero line and a slope near 1 around it.
+inside. Distances may be approximate: only the zero line and a slope near 1 around it matter.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Whole-frame artefact measure: what is in a generated frame that doesn't belong there?
+"""Whole-frame artefact measure: what in a generated frame does not belong there.
 
 Every generated frame has a truth: the renderer's picture of the same character under the same controls. A generated
-character may sit a few pixels off and be a little soft, so tiles are compared by block matching on smoothed images
+character may be a few pixels off and a little soft. So tiles are compared by block matching on smoothed images
 ("misplaced"), and fine texture by its energy against the truth's neighbourhood ("texture"). Scores are in units of
 their thresholds: 1 or more is an artefact. `characters.evaluation.registration` fits the truth's pose to frames that
-would have one, `characters.evaluation.checks.judge` puts the two together, and `characters.evaluation.planted` measures
-what they find.
+show an artefact, `characters.evaluation.checks.judge` uses both, and `characters.evaluation.planted` measures what they
+find.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor
 # Thresholds in 255ths: mean difference of a tile, and excess of the root mean square of fine detail.
 MISPLACED = 12.0
 TEXTURE = 6.0
-# The share of a window's frames that must show an artefact in a place: a passing misfit of the mouth is not one.
+# Share of a window's frames that must show an artefact in one place: a passing misfit of the mouth is not one.
 PERSISTENCE = 0.3
 REACH = 1  # half-size pixels that a tile may have moved: 2 pixels of the frame; the head's pose is fitted before
 TILE = 7  # half-size pixels, the side of a tile
 STRIDE = 2  # half-size pixels from tile to tile
-TEXTURE_REACH = 1  # tiles around, within which the truth's detail counts: 4 pixels
+TEXTURE_REACH = 1  # tiles around a tile whose detail in the truth counts: 4 pixels
 FRAME_BATCH = 64
 
 
@@ -51,7 +51,7 @@ def score_maps(frames: Tensor, truths: Sequence[Tensor], moving: Sequence[Tensor
 
 
 def window_score(maps: Tensor) -> Tensor:
-    """Score of a window of frames: the worst place that stays bad for `PERSISTENCE` of them.
+    """Score of a window of frames: that of the worst place that stays bad for `PERSISTENCE` of them.
 
     Args:
         maps: [..., n, h, w], from `score_maps`.
@@ -66,14 +66,14 @@ def window_score(maps: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def texture_against(frames: Tensor, portrait: Tensor) -> Tensor:
-    """The texture score without a truth: detail that the portrait has nowhere near, as checkerboards and ringing are.
+    """The texture score without a truth: detail that the portrait has nowhere near, such as checkerboards and ringing.
 
     Args:
         frames: [n, 3, H, W] in [0, 1], or uint8; portrait: [1 or n, 3, H, W], as the decoder draws it.
 
     Returns:
-        float32 [n, h, w], like `score_maps`. Parts that only show in speech, teeth above all, count as detail too:
-        look at these scores relative to those of the first seconds.
+        float32 [n, h, w], like `score_maps`. Parts that only speech shows, such as teeth, count as detail too: compare
+        these scores with those of the first seconds.
     """
     return _texture(_float(frames), _float(portrait), 4) / TEXTURE
 

@@ -26,9 +26,9 @@ class Amount:
     """How much is measured.
 
     Attributes:
-        identities: characters of the drift run, and of the checks of reader and autoencoder.
-        minutes: of the drift run.
-        clips: held-out clips of each voice; per_clip: characters that say each clip.
+        identities: characters in the drift run, and in the checks of reader and autoencoder.
+        minutes: length of the drift run.
+        clips: held-out clips of each voice. per_clip: characters that say each clip.
         clip_chunks: clips are cut to this many chunks; None = never.
         check_chunks: chunks of each character in the checks of reader and autoencoder.
         planted_rows, planted_frames: windows for the planted artefacts, and frames of each.
@@ -36,7 +36,7 @@ class Amount:
         edge_seconds: length of the first and last part of the drift run.
         compared: frames of each part that are compared with the truth.
         timed_chunks: chunks timed.
-        points: minutes, as shares of the run, at which drift is looked at between its ends.
+        points: moments between the ends at which drift is measured, as shares of the run.
     """
 
     identities: int = 64
@@ -69,7 +69,7 @@ QUICK = Amount(
 
 @dataclass(frozen=True)
 class Bench:
-    """A model, the conditions it runs under, and the instrument it is measured with.
+    """A model, its conditions, and the network that measures it.
 
     Attributes:
         config, dit, autoencoder: the model, in eval mode, in `dtype`.

@@ -1,4 +1,4 @@
-"""What the other measurements stand on: the reader, the autoencoder and the artefact measure, on rendered truth."""
+"""Checks of what the other measurements rely on: reader, autoencoder and artefact measure, on rendered truth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> list[Figu
     rows, chunks = amount.identities, amount.check_chunks
     identities = heldout_identities(rows, seed=bench.seed, device=bench.device)
     motion = heldout_motion(rows, chunks, seed=bench.seed, device=bench.device)
-    # From the middle of sentences: a silent mouth would be easy.
+    # From the middle of sentences, because a silent mouth would be easy.
     speech = Speech.of([clips[i % len(clips)] for i in range(rows)])
     start = max(0, min(8, speech.chunks - chunks)) * FRAMES_PER_CHUNK
     mouth = speech.mouth[:, start : start + chunks * FRAMES_PER_CHUNK].to(bench.device)
@@ -69,17 +69,17 @@ def through_autoencoder(bench: Bench, frames: Tensor, portraits: Tensor) -> Tens
 def judge(bench: Bench, identities: Identities, motion: Tensor, mouth: Tensor, frames: Tensor) -> Tensor:
     """Artefact scores of windows of generated frames.
 
-    Each place of a frame may agree with the picture of what was asked for, with that of what the reader sees (a
-    character that looks elsewhere than asked has no artefact), or with either face in the pose that fits the frame
-    best (`register`). The later ones cost more and can only lower a score, so they are drawn only for windows in which
+    Each place of a frame may agree with one of three pictures: of the controls, of what the reader sees (a character
+    that looks elsewhere than told has no artefact), or of either face in the pose that fits the frame best
+    (`register`). The later pictures cost more and can only lower a score, so they are drawn only for windows in which
     the earlier ones leave an artefact.
 
     Args:
-        identities: rows; motion: [rows, n, 12]; mouth: [rows, n, 5]: what was asked for.
+        identities: rows. motion: [rows, n, 12] and mouth: [rows, n, 5], the controls.
         frames: uint8 [rows, n, 3, H, W], one window a row.
 
     Returns:
-        float32 [rows], see `window_score`; 1 or more is an artefact, less is an upper bound.
+        float32 [rows], see `window_score`; 1 or more is an artefact. A score below 1 is an upper bound.
     """
     maps = _maps(frames, draw(identities, motion, mouth), moving_parts(identities, motion))
     for pictures in (_as_read, _fitted):
@@ -111,7 +111,7 @@ def _as_read(bench: Bench, who: Identities, motion: Tensor, mouth: Tensor, frame
 
 
 def _fitted(bench: Bench, who: Identities, motion: Tensor, mouth: Tensor, frames: Tensor) -> list[Tensor]:
-    """Pictures in the pose that fits best, with the face as read and as asked for, uint8 like `frames`."""
+    """Pictures in the pose that fits best, with the face as read and as told, uint8 like `frames`."""
     seen, said = _read(bench, frames)
     posed = register(frames, who, motion, [(motion, mouth), (seen, said)])
     pose = torch.tensor([name in BOUNDS for name in MOTION_CHANNELS], device=frames.device)
@@ -145,7 +145,7 @@ def _reader_figures(
             column = MOTION_CHANNELS.index(name)
             true, found = motion[..., column].ravel(), numpy(reading.motion)[..., column].ravel()
         if name.startswith("gaze"):
-            # A shut eye doesn't show where it looks.
+            # A shut eye does not show where it looks.
             open_eyes = motion[..., 0].ravel() < 0.5
             true, found = true[open_eyes], found[open_eyes]
         goal = at_least if name == "open" else None
@@ -161,7 +161,7 @@ def _planted_figures(
     """Detection of planted artefacts in decoded frames whose controls are a little off, and false alarms."""
     rows, count = min(amount.planted_rows, len(motion)), min(amount.planted_frames, motion.shape[1])
     who = select(identities, slice(0, rows))
-    # Spread over the window, as the frames of a long run are; decoded whole, as the decoder has a state.
+    # Spread over the window, like the frames of a long run. Decoded as one stream, because the decoder has a state.
     every = slice(0, count * (motion.shape[1] // count), motion.shape[1] // count)
     asked_motion, asked_mouth = motion[:rows, every], mouth[:rows, every]
     generator = torch.Generator().manual_seed(bench.seed)
@@ -171,7 +171,7 @@ def _planted_figures(
 
     shown_motion, shown_mouth = off(motion, 0.08), off(mouth, 0.04).clamp(0, 1)
     for name, bound in BOUNDS.items():
-        # Heads sit a pixel or two elsewhere than asked.
+        # Heads are a pixel or two away from where they were told to be.
         column = MOTION_CHANNELS.index(name)
         shown_motion[..., column] = off(motion[..., [column]], 0.3 * bound)[..., 0].clamp(-1, 1)
     shown_mouth[..., 1] = mouth[:rows, :, 1]
@@ -186,7 +186,7 @@ def _planted_figures(
     group = "artefact measure"
     figures = [Figure(group, "false alarms", false, at_most=0.02)]
     for detection in found:
-        # Faint ones may be missed; what a viewer would notice may not.
+        # The measure may miss faint artefacts, but none that a viewer would notice.
         goal = None if detection.strength == STRENGTHS[detection.kind][0] else 0.9
         figures.append(Figure(group, f"{detection.kind} {detection.strength:g}, found", detection.rate, at_least=goal))
     return figures

@@ -20,7 +20,7 @@ from characters.evaluation.subjects import Speech, draw, heldout_identities, hel
 from characters.generate.motion import LIVE_SWAY
 
 ROWS = 8  # characters whose frames are in memory at once
-SHORT = 6  # chunks of the windows between the ends, and of those that the autoencoder's floor is measured on
+SHORT = 6  # chunks of a window between the ends, and of one that measures the autoencoder's floor
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Window:
 
 @dataclass
 class Drift:
-    """What was found, one row a character and one column a window.
+    """The measurements, with a row for each character and a column for each window.
 
     Attributes:
         windows: first, those between, last.
@@ -77,7 +77,7 @@ class Drift:
 
 
 def plan(amount: Amount) -> list[Window]:
-    """The windows that are looked at: first and last `edge_seconds`, short ones between."""
+    """The windows to measure: the first and last `edge_seconds`, and short ones between."""
     total = max(2, round(amount.minutes * 60 / CHUNK_SECONDS))
     edge = min(max(1, round(amount.edge_seconds / CHUNK_SECONDS)), total // 2)
     between = [Window(int(share * total), min(SHORT, total - int(share * total))) for share in amount.points]
@@ -89,7 +89,7 @@ def plan(amount: Amount) -> list[Window]:
 
 
 def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> Drift:
-    """One uninterrupted rollout of all characters at once, looked at in a few windows."""
+    """One uninterrupted rollout of all characters at once, measured in a few windows."""
     rows, windows = amount.identities, plan(amount)
     chunks = windows[-1].first + windows[-1].chunks
     identities = heldout_identities(rows, seed=bench.seed + 3, device=bench.device)
@@ -159,7 +159,7 @@ def _look(
     resting = bench.frames(portraits[:, None], portraits, 0, 1)[:, 0]
     texture = texture_against(shown.flatten(0, 1), resting.repeat_interleave(len(some), 0))
 
-    # The floor: what the autoencoder alone does to these traits.
+    # The floor: the error that the autoencoder alone makes in these traits.
     few = min(window.chunks, SHORT) * FRAMES_PER_CHUNK
     floor = bench.read(through_autoencoder(bench, draw(who, motion[:, :few], mouth[:, :few]), still))
     traits = bench.reader.normalise(identity_vector(who))[:, None]

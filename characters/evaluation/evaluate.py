@@ -1,4 +1,4 @@
-"""The whole evaluation: everything that the model card says about a model comes from here."""
+"""The whole evaluation. All figures of the model card come from here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def evaluate(bench: Bench, amount: Amount, folder: Path, settings: dict[str, obj
         bench: the model and its conditions.
         amount: how much to measure.
         folder: where to write; made if need be.
-        settings: written into the JSON beside what is known here.
+        settings: more settings to write into the JSON.
 
     Returns:
         All figures, in the order of the table.
@@ -36,7 +36,7 @@ def evaluate(bench: Bench, amount: Amount, folder: Path, settings: dict[str, obj
     clips = load_heldout()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
-        pass  # a folder that can't be written to is better found out now than at the end
+        pass  # fail now, not at the end, if the folder cannot be written to
     started = time.monotonic()
     figures = checks.measure(bench, amount, clips)
     more, curves = lipsync.measure(bench, amount, clips)

@@ -1,7 +1,7 @@
 """Speech for measuring lip-sync: sentences and voices that training never heard, with the mouth that says them.
 
-Clips lie in `heldout/` as lossless FLAC, so decoded samples are the encoded ones and no codec delay shifts them against
-the curves. `characters.training.heldout_set` makes the folder.
+Clips lie in `heldout/` as FLAC. It is lossless, so no codec delay shifts the samples against the curves.
+`characters.training.heldout_set` makes the folder.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class HeldoutClip:
 
     Attributes:
         name: such as "hibari-03".
-        family: "hibari" (a training voice), "espeak" (a voice never trained on, of a family that was), "flite-slt" or
-            "flite-rms" (a family never trained on).
+        family: "hibari" (a training voice), "espeak" (a new voice of a training family), "flite-slt" or
+            "flite-rms" (a new family).
         text: what is said.
         pcm: float32 [frames * 1000], mono at 24 kHz; frames is a multiple of 4.
         mouth: float32 [frames, 5], MOUTH_CHANNELS; row f belongs to the centre of video frame f.

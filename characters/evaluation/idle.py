@@ -17,11 +17,11 @@ from characters.generate.motion import LIVE_SWAY
 
 NOISE_DB = -55.0  # of full scale: a quiet room through a microphone
 ROWS = 4  # rows whose frames are in memory at once
-SETTLE = 3  # chunks at the start that don't count
+SETTLE = 3  # chunks at the start that do not count
 
 
 def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> list[Figure]:
-    """Compare the same characters with the same motion in digital silence, in low noise and speaking."""
+    """Compare the same characters under the same motion in digital silence, in low noise and in speech."""
     rows, chunks = amount.idle_rows, SETTLE + round(amount.idle_seconds / CHUNK_SECONDS)
     identities = heldout_identities(rows, seed=bench.seed + 2, device=bench.device)
     motion = heldout_motion(rows, chunks, seed=bench.seed + 2, device=bench.device, sway=LIVE_SWAY)

@@ -1,4 +1,4 @@
-"""Lip-sync and motion control: curves read off generated frames against the curves they were generated for."""
+"""Lip-sync and motion control: curves read off generated frames, against the curves that they were made from."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Curves:
     read_motion: list[np.ndarray]
 
     def agreement(self, channel: str, families: tuple[str, ...] = ()) -> Agreement:
-        """How well a channel of mouth or motion follows, in clips of these families (prefixes of names; none = all)."""
+        """How well a channel of mouth or motion follows, in clips of some families (prefixes of names; none = all)."""
         rows = [i for i, name in enumerate(self.names) if not families or name.startswith(families)]
         mouth = channel in MOUTH_CHANNELS
         column = (MOUTH_CHANNELS if mouth else MOTION_CHANNELS).index(channel)
@@ -44,11 +44,11 @@ class Curves:
 
 
 def generate(bench: Bench, clips: list[HeldoutClip], per_clip: int, limit: int | None = None) -> Curves:
-    """Let `per_clip` characters say each clip, every time another one, and read their frames."""
+    """Let `per_clip` characters say each clip, always others, and read their frames."""
     jobs = [clip for clip in clips for _ in range(per_clip)]
     identities = heldout_identities(len(jobs), seed=bench.seed + 1, device=bench.device)
     curves = Curves([], [], [], [], [])
-    # Clips of like length together: less padding is generated.
+    # Clips of similar length go together, so that less padding is generated.
     order = sorted(range(len(jobs)), key=lambda i: len(jobs[i].mouth))
     for first in range(0, len(order), GROUP_ROWS):
         rows = order[first : first + GROUP_ROWS]

@@ -1,4 +1,4 @@
-"""What is measured: pure functions of curves (NumPy) and frames (torch)."""
+"""Measures: functions of curves (NumPy) and of frames (torch)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lagged_correlation(truth: np.ndarray, measured: np.ndarray, lag: int) -> flo
 
 
 def best(by_lag: dict[int, float]) -> int:
-    """The lag with the highest correlation, the smallest such lag in doubt; 0 if none is defined."""
+    """The lag with the highest correlation; the smallest one if several have it, 0 if none is defined."""
     defined = {lag: value for lag, value in by_lag.items() if np.isfinite(value)}
     return max(defined, key=lambda lag: (defined[lag], -abs(lag)), default=0)
 
@@ -67,7 +67,8 @@ class Agreement:
     Attributes:
         clips: clips with a defined correlation.
         mean: correlation at lag 0, averaged over clips.
-        lag_frames, at_lag: the lag of up to 4 frames at which that average is highest, and how high. Positive: late.
+        lag_frames, at_lag: the lag of up to 4 frames at which that average is highest, and the average there. Positive:
+            the video is late.
         pooled: correlation at lag 0 of all clips' deviations from their own means, joined.
         within: pooled correlation of the deviations from chunk means: motion at 24 Hz.
         chunk_mean: pooled correlation of the chunk means: motion at 6 Hz.
@@ -159,7 +160,7 @@ def mouth_box_psnr(frames: Tensor, truth: Tensor, mouth_xy: Tensor) -> float:
     Args:
         frames, truth: [n, 3, H, W] in [0, 1]; mouth_xy: [n, 2], pixels (x, y).
     """
-    # Whole pixels, so that interpolation doesn't smooth the error away.
+    # Whole pixels, because interpolation would smooth the error away.
     centre = mouth_xy.round()
     return psnr(crop(frames.float(), centre, MOUTH_BOX), crop(truth.float(), centre, MOUTH_BOX))
 
@@ -167,9 +168,9 @@ def mouth_box_psnr(frames: Tensor, truth: Tensor, mouth_xy: Tensor) -> float:
 def colour_shift(frames: Tensor, truth: Tensor) -> Tensor:
     """How far colours have moved, in 255ths.
 
-    In each of 4x3 regions the median over the pixels of the difference between slightly blurred images, which an edge
-    or a mouth that sits elsewhere doesn't touch; then the mean over the frames, its absolute value, and the mean over
-    regions and channels.
+    Images are blurred slightly. Each of 4x3 regions gives the median over its pixels of the difference, which a moved
+    edge or mouth does not change. Then come the mean over the frames, its absolute value, and the mean over regions and
+    channels.
 
     Args:
         frames, truth: [rows, n, 3, H, W] in [0, 1], n frames of the same window.

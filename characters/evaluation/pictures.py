@@ -22,7 +22,7 @@ LABEL = 14  # pixels above each column
 
 
 def require_matplotlib() -> None:
-    """Raise UserError if matplotlib, which only plots need, isn't installed."""
+    """Raise UserError if matplotlib is missing, which only plots need."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -69,7 +69,7 @@ def drift_sheets(drift: Drift, folder: Path, seed: int) -> list[Path]:
 
 
 def plot_curves(curves: Curves, path: Path, count: int = 6) -> None:
-    """True and measured mouth opening of some clips, evenly over all."""
+    """True and measured mouth opening of some clips, taken evenly from all."""
     from matplotlib.figure import Figure
 
     rows = np.unique(np.linspace(0, len(curves.names) - 1, count).round().astype(int))
@@ -86,7 +86,7 @@ def plot_curves(curves: Curves, path: Path, count: int = 6) -> None:
 
 
 def plot_drift(drift: Drift, path: Path) -> None:
-    """Artefact score, colour shift and identity error over time, a line a character."""
+    """Artefact score, colour shift and identity error over time, with a line for each character."""
     from matplotlib.figure import Figure
 
     minutes = [w.seconds / 60 for w in drift.windows]

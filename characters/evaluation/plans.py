@@ -1,7 +1,8 @@
-"""Does a model talk as well under a sequence plan? python -m characters.evaluation.plans
+"""Whether a model talks as well under a sequence plan: python -m characters.evaluation.plans
 
-The same clips, characters and motion by one process and by the ranks of a group, over gloo on a CPU and NCCL on GPUs;
-and by one process with other noise, whose spread says how large a difference matters. One character at a time.
+One process and the ranks of a group generate the same clips, characters and motion, over gloo on a CPU or NCCL on GPUs.
+One process also generates them with other noise: its spread says how large a difference matters. Characters go one at a
+time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from characters.model.plan import ParallelPlan, check_plan
 from kernels.comm.exchange import CollectiveExchange, Exchange
 from kernels.comm.group import open_group
 
-CHARACTERS = 1  # seed of who speaks and how they move; that of the noise is another
+CHARACTERS = 1  # seed of characters and motion; the noise has its own
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
 
 
@@ -55,7 +56,7 @@ class Job:
 
 class Outcome(NamedTuple):
     """Attributes:
-    correlation, within: of the mouth's opening with the true one, and of its deviations within chunks.
+    correlation: of the mouth's opening with the true one. within: of its deviations within chunks.
     decibels: PSNR of the frames against the drawn truth.
     latents: [clips, chunks, channels, h, w].
     """
@@ -70,7 +71,7 @@ def speak(job: Job, ranks: int, seed: int) -> Outcome:
     """Let `ranks` processes generate all clips together, with noise of `seed`.
 
     Raises:
-        UserError: a plan that the model's sizes don't allow, no such model or weights.
+        UserError: the model's sizes do not allow the plan, or the model or its weights are missing.
     """
     check_plan(ParallelPlan(sequence=ranks), load_model_config(job.model), job.model)
     if ranks == 1:
@@ -83,7 +84,7 @@ def speak(job: Job, ranks: int, seed: int) -> Outcome:
 def _rank(rank: int, job: Job, ranks: int, seed: int, folder: str) -> None:
     device = torch.device(job.device, rank if job.device == "cuda" else None)
     if device.type == "cpu":
-        torch.set_num_threads(1)  # of the cores, each rank has its own
+        torch.set_num_threads(1)  # each rank has its share of the cores
     exchange = CollectiveExchange(open_group(f"{folder}/meet", rank, ranks, device), device)
     spoken = _speak(job, device, seed, exchange)
     if rank == 0:  # every rank has the latents
@@ -93,7 +94,7 @@ def _rank(rank: int, job: Job, ranks: int, seed: int, folder: str) -> None:
 
 
 class _Scene(NamedTuple):
-    """Who says what, a row each."""
+    """The characters and their clips, one a row."""
 
     speech: Speech
     who: Identities

@@ -1,4 +1,4 @@
-"""Planted artefacts: frames spoilt on purpose, to find out what the artefact measure sees and what it misses."""
+"""Planted artefacts: frames spoilt on purpose show what the artefact measure finds and what it misses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from characters.drawing import Identities, render, repeat_frames
 from characters.evaluation.rollout import to_bytes
 
 KINDS = ("checkerboard", "ringing", "colour blob", "missing ear", "ghost edge")
-# Strengths are about: faint, what a viewer would notice, plain.
+# About: faint, noticeable to a viewer, obvious.
 STRENGTHS = {
     "checkerboard": (0.06, 0.15, 0.3),
     "ringing": (0.5, 1.2, 2.0),
@@ -51,7 +51,7 @@ def plant(
         right = torch.arange(width, device=device) >= width // 2
         return frames + strength * (earless - eared) * right
     generator = torch.Generator().manual_seed(seed)
-    # Patches lie on the character's head and shoulders, where there is something to spoil.
+    # Patches lie on the character's head and shoulders.
     x = torch.randint(30, width - 30 - PATCH, (rows, 1, 1), generator=generator).to(device)
     y = torch.randint(30, height - 30 - PATCH, (rows, 1, 1), generator=generator).to(device)
     column, row = torch.arange(width, device=device), torch.arange(height, device=device)[:, None]
@@ -64,7 +64,7 @@ def plant(
         flat = frames.flatten(0, 1)
         coarse = F.avg_pool2d(F.pad(flat, (4,) * 4, mode="replicate"), 9, 1)
         fine = F.avg_pool2d(F.pad(flat, (1,) * 4, mode="replicate"), 3, 1)
-        # Overshoot with an echo on either side of every edge, all over the frame.
+        # Overshoot and an echo on both sides of every edge, all over the frame.
         detail = fine - coarse
         echo = detail - 0.5 * (detail.roll(7, -1) + detail.roll(-7, -1))
         return (flat + strength * echo).clamp(0, 1).view_as(frames)
@@ -99,18 +99,18 @@ def validate(
 
     Args:
         frames: [rows, n, 3, H, W] in [0, 1]: frames without artefacts, such as rendered ones through the autoencoder.
-        judge: scores [rows] of uint8 frames like `frames`; it sees spoilt frames only, as an artefact may mislead
-            reader and registration too.
+        judge: scores [rows] of uint8 frames like `frames`. It sees only spoilt frames, because an artefact may
+            mislead reader and registration too.
         identities, motion, mouth: what the frames show, as for `plant`.
 
     Returns:
-        The rate of false alarms and the detections by kind and strength. Ears that hair covers don't count as missing.
+        The rate of false alarms and the detections by kind and strength. Ears that hair covers do not count as missing.
     """
     detections = []
     for seed, kind in enumerate(KINDS):
         for strength in STRENGTHS[kind]:
             spoilt = plant(kind, strength, frames, identities, motion, mouth, seed)
-            # What differs by less than this over fewer pixels is no artefact to anybody.
+            # Nobody sees a smaller difference over fewer pixels.
             visible = ((spoilt - frames).abs().amax(2) > 0.02).float().mean((1, 2, 3)) * frames[0, 0, 0].numel() > 80
             scores = judge(to_bytes(spoilt))[visible]
             rate = float((scores >= 1).double().mean()) if len(scores) else float("nan")

@@ -11,13 +11,13 @@ from characters.evaluation.subjects import Speech, heldout_identities, heldout_m
 from characters.model.calibrate import calibrate
 from characters.model.quantise import Mode, quantise_dit
 
-# Enough speech and motion to meet the magnitudes of a stream; other characters than those that are measured.
+# Enough speech and motion for the magnitudes of a stream. The measured characters are others.
 ROWS, CHUNKS, SEED = 8, 12, 1000
 
 
 @torch.inference_mode()
 def to_fp8(bench: Bench, mode: Mode, clips: list[HeldoutClip]) -> None:
-    """Quantise the DiT of a bench in place: products, and the KV cache of every stream of it."""
+    """Quantise the DiT of a bench in place: its products, and the KV cache of every stream."""
     seed = bench.seed + SEED
     quantise_dit(bench.dit, mode)
     portraits = bench.portraits(neutral_portraits(heldout_identities(ROWS, seed=seed, device=bench.device)))

@@ -1,7 +1,7 @@
 """Reads mouth, motion and identity off single frames, so that generated video can be measured.
 
-The network first finds the mouth and the eyes on a coarse map, then looks at both again at full resolution: an opening
-of one pixel is a twentieth of the whole range and would be lost in a pooled map of the frame.
+The network first finds the mouth and the eyes on a coarse map, then looks at both at full resolution. An opening of one
+pixel is a twentieth of the whole range, and a pooled map of the frame would lose it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from characters.chunk import MOTION_CHANNELS, MOUTH_CHANNELS
 from characters.drawing import HEIGHT, WIDTH, identity_vector, sample_identities
 from characters.model.checkpoint import load_weights
 
-# Windows (height, width) in pixels, and how far below the found centre they lie: the jaw opens downwards, brows lie up.
+# Windows (height, width) in pixels, and their distance below the centre: jaws open downwards, brows are above the eyes.
 MOUTH_WINDOW, MOUTH_DROP = (56, 80), 4.0
 EYE_WINDOW, EYE_DROP = (56, 104), -6.0
 
@@ -55,7 +55,7 @@ class Residual(nn.Module):
 
 
 class Window(nn.Module):
-    """A window of the frame, [batch, 3, height, width] -> [batch, out]; keeps where in the window things are."""
+    """A window of the frame, [batch, 3, height, width] -> [batch, out]. It keeps the places of things in the window."""
 
     def __init__(self, size: tuple[int, int], out: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class FrameReader(nn.Module):
         )
         self.mouth_window = Window(MOUTH_WINDOW, 64)
         self.eye_window = Window(EYE_WINDOW, 64)
-        # Mean colours of 16x16 tiles, as they are: normalisation layers elsewhere don't carry them.
+        # Mean colours of 16x16 tiles, which the normalisation layers elsewhere lose.
         self.colours = nn.Sequential(nn.Linear(3 * 17 * 11, 32), nn.SiLU())
         self.mix = nn.Sequential(nn.Linear(48 + 64 + 64 + 32 + 4, 144), nn.SiLU())
         self.head = nn.Linear(144, sum(self.sizes))
@@ -118,7 +118,7 @@ class FrameReader(nn.Module):
         """Read a trained reader, in eval mode, float32.
 
         Raises:
-            UserError: the file is missing, damaged or of another model.
+            UserError: the file is missing, damaged or for another model.
         """
         reader = FrameReader()
         load_weights(reader, path)
@@ -138,7 +138,7 @@ class FrameReader(nn.Module):
 
         Args:
             frames: float [batch, 3, 272, 176] in [0, 1].
-            shift: [2, batch, 2], pixels by which the windows of mouth and eyes miss; for training.
+            shift: [2, batch, 2], pixels by which the windows at mouth and eyes miss; for training.
 
         Returns:
             The readings, float32.
@@ -171,7 +171,7 @@ class FrameReader(nn.Module):
 
 
 def crop(frames: Tensor, centre: Tensor, size: tuple[int, int], drop: float = 0.0) -> Tensor:
-    """Windows at subpixel places, by bilinear interpolation; the frame's edge is continued outwards.
+    """Windows at subpixel places, by bilinear interpolation. Outside the frame its edge is repeated.
 
     Args:
         frames: [batch, channels, H, W]; centre: [batch, 2], pixels (x, y), the corner of the frame being (0, 0).

@@ -1,8 +1,8 @@
 """Registration: the pose in which the renderer's picture of a character fits a generated frame best.
 
-A good frame of a head two pixels from where it was asked to be is no artefact, but it differs from the picture of the
-commanded pose along every edge. So the pose is fitted to the whole frame first (analysis by synthesis), and what no
-pose explains is left to the artefact measure. How well commands are followed is measured elsewhere.
+A good frame may show the head two pixels from its commanded place. That is not an artefact, but the frame differs from
+the picture of the commanded pose along every edge. So the pose is fitted to the whole frame first (analysis by
+synthesis), and the artefact measure judges what no pose explains. Other measurements tell how well it obeys.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from characters.chunk import MOTION_CHANNELS
 from characters.drawing import Identities, render, repeat_frames, select
 from characters.evaluation.artefacts import coarse
 
-# What may be fitted, and how far from the command: what takes an edge of the head about 4 pixels along. At 1, x and y
+# The controls to fit, and how far from the command: each may move an edge of the head by about 4 pixels. At 1, x and y
 # move the head by 6 pixels, roll by 10 (at the crown, 142 pixels above the neck), scale by 4.3, yaw by 7, pitch by 4.5.
-# A head further off is judged where it should have been.
+# A head that is further off is judged at its commanded place.
 BOUNDS = {"x": 0.67, "y": 0.67, "roll": 0.4, "scale": 0.94, "yaw": 0.57, "pitch": 0.89}
 STEPS = 6  # of the search; each draws one picture
 PROBE = 0.2  # share of a bound by which a control is moved to see what it changes
-ROBUST = 0.2  # differences (of 1) beyond this count less: an artefact must not drag the pose along
-POOL = 2  # the search looks at a quarter of the size, so that an edge a few pixels off still pulls the right way
-DAMPING = 0.01  # of the mean diagonal: controls that a frame says nothing about stay where they are
+ROBUST = 0.2  # differences (of 1) beyond this count less, so that an artefact does not drag the pose along
+POOL = 2  # the search works at a quarter of the size, so that an edge a few pixels off still pulls the right way
+DAMPING = 0.01  # of the mean diagonal: controls that the frame does not show keep their values
 BATCH = 32
 
 
@@ -38,8 +38,8 @@ def register(frames: Tensor, identities: Identities, commanded: Tensor, starts: 
     Args:
         frames: uint8 [rows, n, 3, H, W].
         identities: rows; commanded: motion [rows, n, 12], the middle of the bounds.
-        starts: motion [rows, n, 12] and mouth [rows, n, 5] to start from. Of motion, what isn't in BOUNDS stays as in
-            the start that fits better.
+        starts: motion [rows, n, 12] and mouth [rows, n, 5] to start from. Channels of motion outside BOUNDS stay as
+            in the start that fits better.
 
     Returns:
         float32 [rows, n, 12]: `commanded` with the fitted values of the controls in BOUNDS.
@@ -61,7 +61,7 @@ def _search(
 ) -> Tensor:
     """`register` for n frames: [n, controls]."""
     bounds = centre.new_tensor(list(BOUNDS.values()))
-    # No further than the renderer is made for, even if the bounds allow it.
+    # Within the renderer's range, even where the bounds allow more.
     low, high = (centre - bounds).clamp_min(-1), (centre + bounds).clamp_max(1)
     target = _smooth(frames.float() / 255)
 
@@ -75,7 +75,7 @@ def _search(
 
     slopes = []
     for index, bound in enumerate(bounds):
-        # Inwards, so that the probe is a pose like any other.
+        # Inwards, so that the probe stays within the bounds.
         moved = torch.where(pose[:, index] > centre[:, index], -PROBE, PROBE) * bound
         probe = pose.clone()
         probe[:, index] += moved

@@ -1,4 +1,4 @@
-"""Figures with the goal beside each: the table, and evaluation.json."""
+"""Figures, each with its goal: the table, and evaluation.json."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Figure:
 
     @property
     def ok(self) -> bool | None:
-        """Whether the goal is met; None without a goal. A number that couldn't be measured misses it."""
+        """Whether the goal is met; None without a goal. A number that could not be measured misses its goal."""
         if self.at_least is not None:
             return self.value >= self.at_least
         return None if self.at_most is None else self.value <= self.at_most

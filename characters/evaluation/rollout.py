@@ -1,7 +1,7 @@
 """Long batched rollouts: what a stream would generate, for many characters at once and faster than a stream.
 
-Chunk i hears the mel window of chunk i and owns frames 4 i .. 4 i + 3, so generated frames lie on the frames of the
-curves that they were made from.
+Chunk i hears the mel window of chunk i and owns frames 4 i .. 4 i + 3, so generated frames match the frames of their
+curves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rollout(
 ) -> Tensor:
     """Generate the latents of a batch of characters, chunk after chunk.
 
-    Nothing in the loop waits for the device. Equal to a `Sampler` given the same tokens.
+    Nothing in the loop waits for the device. The latents equal those of a `Sampler` with the same tokens.
 
     Args:
         dit: in eval mode; its dtype is what everything runs in.
@@ -47,7 +47,7 @@ def rollout(
         motion: float [batch, 4 * chunks, 12], MOTION_CHANNELS; its length decides how many chunks are made.
         config: steps, commit and context noise; default: the model's own.
         seed: of the sampler's noise.
-        steered: [batch] in {0, 1}; rows with 0 ignore `motion`. Default: all follow it.
+        steered: [batch] in {0, 1}; rows with 0 ignore `motion`. By default all rows follow it.
         exchange: joins the ranks of a sequence group, which all call this; for a batch of one.
         progress: called with the number of chunks done.
 
@@ -72,7 +72,7 @@ def condition(dit: DiT, mel: Tensor, motion: Tensor, steered: Tensor | None = No
     """The condition tokens [batch, conditions, dim] of one chunk after another; arguments as for `rollout`."""
     parameter = next(dit.parameters())
     batch, chunks = len(motion), motion.shape[1] // FRAMES_PER_CHUNK
-    # One wide signal: every row is cut in the same places.
+    # One wide signal, so that every row is cut at the same places.
     wide = mel.transpose(0, 1).flatten(1)
     for first in range(0, chunks, TOKEN_CHUNKS):
         count = min(TOKEN_CHUNKS, chunks - first)

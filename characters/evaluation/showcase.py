@@ -1,4 +1,4 @@
-"""Pictures of the gallery for people to look at: a contact sheet over ten minutes, and a short clip.
+"""Pictures of the gallery for people: a contact sheet over ten minutes, and a short clip.
 
 python -m characters.evaluation.showcase --out FOLDER
 """
@@ -63,7 +63,7 @@ def main(out: Path, minutes: float, device: str) -> None:
 
 
 def _talk(rows: int, chunks: int) -> Tensor:
-    """A sentence each at the start, silence, and the same sentence at the end: float32 [rows, mel frames, 80]."""
+    """For each row a sentence, silence, and the same sentence at the end: float32 [rows, mel frames, 80]."""
     clips = [c for c in load_heldout() if c.family == "hibari"]
     mel, _ = silence(rows, chunks)
     last = (chunks - CLIP_CHUNKS) * MEL_FRAMES_PER_CHUNK

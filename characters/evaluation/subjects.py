@@ -1,4 +1,4 @@
-"""Who and what is measured: characters, motion and speech that training never saw."""
+"""The subjects of measurement: characters, motion and speech that training never saw."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from characters.generate.motion import IdleMotion
 # Training draws identities and motion with seeds far below this one.
 HELDOUT_SEED = 900_000_000
 RENDER_BATCH = 256
-LEAD_IN = 12  # chunks of idle motion thrown away: nobody blinks in the first second
-PAUSES = (2, 12)  # chunks of silence between sentences of a long track, shortest and longest
+LEAD_IN = 12  # chunks of idle motion to drop, because nobody blinks in the first second
+PAUSES = (2, 12)  # fewest and most chunks of silence between the sentences of a long track
 
 
 def heldout_identities(count: int, *, seed: int, device: torch.device | str) -> Identities:
-    """Characters that training never drew: two thirds people, the rest animals and robots in turn."""
+    """Characters that training never drew: two thirds are people, the rest are animals and robots in turn."""
     kinds = [2 if i % 6 == 5 else 1 if i % 3 == 2 else 0 for i in range(count)]
     pool = sample_identities(16 * count + 64, seed=HELDOUT_SEED + seed)
     rows = {kind: (pool["kind"] == kind).nonzero()[:, 0].tolist() for kind in (0, 1, 2)}
@@ -101,7 +101,7 @@ class Speech:
 
     @staticmethod
     def tracks(clips: Sequence[HeldoutClip], rows: int, chunks: int, seed: int) -> Speech:
-        """Long tracks: clips in random order with pauses between them, over and over."""
+        """Long tracks: clips in random order, repeated, with pauses between them."""
         random = np.random.default_rng(seed)
         heard = [torch.from_numpy(log_mel(clip.pcm)) for clip in clips]
         mel, mouth = silence(rows, chunks)

@@ -47,7 +47,7 @@ def measure(bench: Bench, amount: Amount, clips: list[HeldoutClip]) -> list[Figu
 
 
 def _seconds_of_mel(chunks: int) -> list[float]:
-    """Of each chunk of a signal; what it sounds like makes no difference."""
+    """Seconds that each chunk of a signal takes. The sound makes no difference."""
     rng, stream, spent = np.random.default_rng(0), LogMel(), []
     for _ in range(chunks):
         sound = rng.uniform(-0.5, 0.5, SAMPLES_PER_CHUNK).astype(np.float32)

@@ -1,1 +1,1 @@
-"""Files in and out: portraits, recordings, videos. Nothing here knows the model."""
+"""Media files: portraits and recordings in, videos out. Nothing here knows the model."""

@@ -18,26 +18,27 @@ from characters.errors import UserError
 
 log = logging.getLogger(__name__)
 
-MAX_BROKEN = 0.01  # the share of NaN or infinite samples above which a recording is refused
+MAX_BROKEN = 0.01  # a recording with a larger share of NaN or infinite samples is refused
 
 _NOT_AUDIO = "it is not a recording, or it is damaged; any common audio or video file will do"
 _EXPORT = "export it again, mono or stereo, at 48 kHz"
 
 
 def open_audio(path: str | Path) -> AudioFile:
-    """Open a recording, checking all that can be checked without decoding the whole of it.
+    """Open a recording and check what can be checked without decoding all of it.
 
-    A file of floating-point samples is the exception: it is scanned once (it is not compressed, so this is quick),
-    since only such a file can hold NaN or infinity. Up to 1 % of them are replaced by silence, with a note in the log.
+    A file of floating-point samples can hold NaN or infinity, so it is scanned once; it is not compressed, so this is
+    quick. Up to 1 % of such samples are replaced by silence, and the log says so.
 
     Raises:
-        UserError: missing, a folder, unreadable, not audio, no audio track, nothing in it, too many broken samples.
+        UserError: the file is missing, a folder, unreadable or not audio; it has no audio track, no sound in it, or too
+            many broken samples.
     """
     path = Path(path)
     try:
         if path.is_dir():
             raise UserError(f"{path} is a folder, not a recording")
-        if not path.is_file():  # a pipe or a device cannot be read twice, nor its length known
+        if not path.is_file():  # a pipe or a device cannot be read twice, and has no length
             raise UserError(f"{path} is not a regular file" if path.exists() else f"{path} does not exist")
         with path.open("rb") as f:
             empty = not f.read(1)
@@ -51,11 +52,11 @@ def open_audio(path: str | Path) -> AudioFile:
 
 
 class AudioFile:
-    """A recording on disk; every iteration decodes it afresh. Made by `open_audio`.
+    """A recording on disk, made by `open_audio`. Every iteration decodes it from the start.
 
     Attributes:
         path: the file.
-        duration: seconds, as the header tells, for a progress bar; None where the header does not tell.
+        duration: seconds, for a progress bar; None if the header does not say.
         codec: FFmpeg's name of the audio codec, for example "pcm_f32le".
     """
 
@@ -76,7 +77,7 @@ class AudioFile:
         return rechunk(self.blocks())
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """float32 [n], mono at 24 kHz, in [-1, 1]; n as the codec has it.
+        """float32 [n], mono at 24 kHz, in [-1, 1]; the codec decides n.
 
         Raises:
             UserError: nothing decodes, the file is damaged, or FFmpeg cannot mix its channels or convert its rate.
@@ -92,10 +93,10 @@ class AudioFile:
             raise UserError(f"{self.path} has no sound in it")
 
     def frames(self) -> Iterator[AudioFrame]:
-        """The decoded frames in the file's own rate, layout and format. Damaged packets are skipped, with a note.
+        """The decoded frames in the file's own rate, layout and format. Skips damaged packets, and the log says so.
 
         Raises:
-            UserError: the file is damaged so that its packets cannot be told apart.
+            UserError: the damage is so bad that the packets cannot be found.
         """
         damaged = 0
         with closing(self._open()) as container:
@@ -150,7 +151,7 @@ def rechunk(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 def _resample(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:
     resampler, form = None, None
     for frame in frames:
-        frame.pts = None  # gaps and jumps of the file's own clock are not ours
+        frame.pts = None  # ignore gaps and jumps of the file's own clock
         if form != (form := (frame.format.name, frame.layout.name, frame.sample_rate)):  # may change inside a file
             if resampler is not None:
                 yield from _arrays(resampler, None)
@@ -181,7 +182,7 @@ def _repair(frame: AudioFrame) -> AudioFrame:
 
 
 def _check_samples(file: AudioFile) -> None:
-    next(file.blocks())  # raises if there is nothing to be heard, or if FFmpeg cannot convert it
+    next(file.blocks())  # raises if there is no sound, or if FFmpeg cannot convert it
     if not file.codec.startswith("pcm_f"):
         return
     broken = total = 0

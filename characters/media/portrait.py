@@ -1,4 +1,4 @@
-"""Portraits in: any common image as RGB of exactly the size that the model draws."""
+"""Portraits: any common image, as RGB of exactly the size that the model draws."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from characters.errors import UserError
 
 log = logging.getLogger(__name__)
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")  # decoders that run no other program
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")  # formats whose decoders run no other program
 MIN_SIDE = 64
 MAX_PIXELS = 64_000_000  # 192 MB as RGB; twice a good camera
 MAX_ASPECT = 3.0
-MIN_CONTRAST = 4.0  # standard deviation in 255ths, of the channel that has most of it
+MIN_CONTRAST = 4.0  # standard deviation in 255ths, of the channel that varies most
 BACKGROUND = (226, 224, 219)  # shows through where a portrait is transparent
 
 
 def load_portrait(path: str | Path, height: int, width: int) -> np.ndarray:
     """Read a portrait as uint8 [height, width, 3], RGB.
 
-    The EXIF orientation is applied, transparency is laid on a soft neutral background, an animation gives its first
-    frame. The picture is cropped to the aspect of height x width: from both sides alike if it is too wide, from below
-    if it is too tall, since the head is at the top. Lanczos resampling.
+    The EXIF orientation is applied. A soft neutral background shows through transparent parts. An animation gives its
+    first frame. The picture is cropped to the aspect of height x width: equally from both sides if it is too wide, from
+    below if it is too tall, because the head is at the top. It is resampled by Lanczos' method.
 
     Raises:
-        UserError: missing, unreadable, truncated or no image; more than 64 million pixels (told from the header,
-            before anything is decoded); a side under 64 pixels; an aspect beyond 3:1.
+        UserError: the file is missing, unreadable, truncated or not an image; it has more than 64 million pixels
+            (checked in the header, before anything is decoded), a side under 64 pixels, or an aspect beyond 3:1.
     """
     image = _open(Path(path))
     box = crop_box(*image.size, height, width)
@@ -39,13 +39,13 @@ def load_portrait(path: str | Path, height: int, width: int) -> np.ndarray:
 
 
 def check_content(portrait: np.ndarray, path: str | Path) -> None:
-    """Raise UserError if there is nothing to be seen on a portrait that `load_portrait` read from `path`."""
+    """Raise UserError if a portrait that `load_portrait` read from `path` shows nothing."""
     if portrait.std((0, 1)).max() < MIN_CONTRAST:
         raise UserError(f"{path} is of one colour: there is no face on it")
 
 
 def crop_box(image_width: int, image_height: int, height: int, width: int) -> tuple[float, float, float, float]:
-    """The largest (left, top, right, bottom) of the aspect of height x width: centred, and keeping the top."""
+    """The largest crop (left, top, right, bottom) with the aspect of height x width: centred, from the top."""
     scale = min(image_width / width, image_height / height)
     left = (image_width - scale * width) / 2
     return left, 0.0, left + scale * width, scale * height
@@ -63,7 +63,7 @@ def _open(path: Path) -> Image.Image:
         raise UserError(f"cannot read {path}: {e.strerror}") from e
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's own, about size and metadata: we judge the size below
+            warnings.simplefilter("ignore")  # Pillow's warnings about size and metadata; we check the size below
             with Image.open(path, formats=FORMATS) as image:
                 _check_size(path, *image.size)
                 if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
@@ -76,7 +76,7 @@ def _open(path: Path) -> Image.Image:
         raise UserError(f"{path} is not an image (PNG, JPEG, WebP, GIF, BMP, TIFF, AVIF), or it is damaged") from e
     except UserError:
         raise
-    except Exception as e:  # decoders raise whatever a damaged file leads them to: OSError, SyntaxError, struct.error
+    except Exception as e:  # on a damaged file decoders raise anything: OSError, SyntaxError, struct.error
         raise UserError(f"{path} is damaged: {e}") from e
 
 
@@ -93,7 +93,7 @@ def _check_size(path: Path, width: int, height: int) -> None:
 def _upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # damaged metadata is no reason to refuse a good picture
+    except Exception:  # a good picture may have damaged metadata
         return image
 
 

@@ -1,4 +1,4 @@
-"""Videos out: H.264 + AAC in an MP4 that appears complete or not at all."""
+"""Videos: H.264 and AAC in an MP4 that appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_output(path: str | Path) -> Path:
     """Check, before any work, that a video can be written at `path`; returns it as a Path.
 
     Raises:
-        UserError: not named .mp4, or nothing can be written there: see `output.check_output`.
+        UserError: the name does not end in .mp4, or an error of `output.check_output`.
     """
     path = Path(path)
     if path.suffix.lower() != ".mp4":
@@ -42,15 +42,15 @@ def check_output(path: str | Path) -> Path:
 class VideoWriter:
     """Writes frames and their sound, in step, to an MP4.
 
-    Frame k is shown at exactly k/24 s and sample n is heard at n/24000 s: the AAC encoder's priming is cut off by the
-    file's edit list, which players honour. Colours are BT.709, limited range, 4:2:0. Memory does not grow with the
-    length of the video but for the file's index (about 0.4 MB a minute).
+    Frame k is shown at exactly k/24 s and sample n is heard at n/24000 s: the file's edit list, which players honour,
+    cuts off the AAC encoder's priming. Colours are BT.709, limited range, 4:2:0. Of the memory only the file's index
+    grows with the video, by about 0.4 MB a minute.
 
-    The file is written under a temporary name beside `path` and takes its place on leaving the `with` block without
-    an exception; otherwise it is removed and whatever was at `path` stays.
+    The file is written under a temporary name beside `path`. It moves to `path` when the `with` block ends without an
+    exception; after an exception it is removed, and an older file at `path` stays.
 
     Raises:
-        UserError: as `check_output`; no H.264 encoder; the disk fills up or the folder goes away while writing.
+        UserError: an error of `check_output`; FFmpeg has no H.264 encoder; the disk fills up or the folder goes away.
     """
 
     def __init__(self, path: str | Path, width: int, height: int) -> None:
@@ -135,7 +135,7 @@ class VideoWriter:
             raise write_error(self.path, e) from e
 
     def _verify(self) -> None:
-        """FFmpeg does not report every failed write, so that the index is read back before the file takes its place."""
+        """Read the file's index back before the file moves to `path`: FFmpeg does not report every failed write."""
         with av.open(self._temporary) as container:
             written = container.streams.video[0].frames
         if written != self.frame_count:
@@ -146,7 +146,7 @@ class VideoWriter:
         try:
             if container is not None:
                 container.close()
-        except Exception:  # it is thrown away all the same
+        except Exception:  # the file is removed anyway
             pass
         finally:
             Path(self._temporary).unlink(missing_ok=True)

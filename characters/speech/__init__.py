@@ -1,4 +1,4 @@
-"""Text to speech. hibari comes as a pip package; espeak-ng and flite are optional programs of their own."""
+"""Text to speech. hibari is a pip package; espeak-ng and flite are separate programs, which are optional."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def open_voice(engine: str = "hibari") -> Synthesiser:
     """Opens a voice by name: "hibari", "espeak", "espeak:en+f2", "flite", "flite:rms".
 
     Raises:
-        UserError: no such engine, or it is not installed.
+        UserError: the engine is unknown or not installed.
     """
     name, _, voice = engine.partition(":")
     if name == "hibari" and not voice:

@@ -1,4 +1,4 @@
-"""What every speech engine has in common: its interface, its result, sentences and resampling."""
+"""What all speech engines share: their interface, their result, sentences and resampling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Speech:
 
     Attributes:
         pcm: float32 [n], mono at 24 kHz.
-        phonemes: in order of time, touching each other and covering `pcm`; empty if the engine gives no times.
+        phonemes: in order of time, without gaps, over all of `pcm`; empty if the engine gives no times.
     """
 
     pcm: np.ndarray
@@ -39,7 +39,7 @@ class Synthesiser(Protocol):
     """A text-to-speech voice."""
 
     def speak(self, text: str, *, speed: float = 1.0, pitch: float = 0.0) -> Iterator[Speech]:
-        """Yields one Speech a sentence, each as soon as it is ready.
+        """Yields one Speech for each sentence, as soon as it is ready.
 
         Args:
             text: English.
@@ -56,12 +56,12 @@ _SENTENCE = re.compile(r"[^.!?…\n]+[.!?…]*[\"”’)\]]*")
 
 
 def sentences(text: str) -> list[str]:
-    """Splits at sentence ends and line ends. For engines that bring no splitter of their own."""
+    """Splits at the ends of sentences and lines, for engines without a splitter of their own."""
     return [s.strip() for s in _SENTENCE.findall(text) if any(c.isalnum() for c in s)]
 
 
 def resample(pcm: np.ndarray, rate_in: float, rate_out: float = SAMPLE_RATE) -> np.ndarray:
-    """Band-limited resampling of a whole signal through its spectrum.
+    """Resamples a whole signal, band-limited, through its spectrum.
 
     Args:
         pcm: float32 [n] at `rate_in`.
@@ -72,8 +72,8 @@ def resample(pcm: np.ndarray, rate_in: float, rate_out: float = SAMPLE_RATE) -> 
     if rate_in == rate_out or len(pcm) == 0:
         return np.asarray(pcm, np.float32)
     wanted = round(len(pcm) * rate_out / rate_in)
-    # The transform is periodic: padding keeps the end from ringing into the start. Sizes in the exact ratio of the
-    # rates (an odd ratio is rounded by less than 2e-4) keep the end of a long signal in place.
+    # The transform is periodic: padding keeps the end from ringing into the start. The sizes have the ratio of the
+    # rates, to within 2e-4, so that the end of a long signal stays in place.
     ratio = Fraction(rate_out / rate_in).limit_denominator(4000)
     blocks = (len(pcm) + 256) // ratio.denominator + 1
     size_in, size_out = blocks * ratio.denominator, blocks * ratio.numerator

@@ -1,4 +1,4 @@
-"""espeak-ng: many rule-made voices. A separate program (GPL), spoken to through `espeak_worker.py` and pipes."""
+"""espeak-ng: many voices made by rules. It is a separate program (GPL) behind `espeak_worker.py` and pipes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from characters.errors import UserError
 from characters.speech.base import Phoneme, Speech, resample, sentences
 
 WORDS_PER_MINUTE = 165
-# espeak-ng's pitch setting is 0..99 with 50 as the voice's own; 50 steps are an octave.
+# espeak-ng's pitch lies in 0..99; 50 is the voice's own, and 50 steps are an octave.
 STEPS_PER_SEMITONE = 50 / 12
 
-# How far the labels lie behind the sound, measured as for hibari: below the 10 ms that the measurement resolves.
+# How far the labels lie behind the sound. Measured as for hibari, it is below the resolution of 10 ms.
 LABEL_DELAY = 0.0
 
 _WORKER = Path(__file__).with_name("espeak_worker.py")
@@ -62,7 +62,7 @@ class EspeakVoice:
             yield Speech(resample(pcm, rate), _phonemes(reply["phonemes"], len(pcm), rate))
 
     def _request(self, request: dict) -> tuple[dict, np.ndarray]:
-        """Returns the worker's reply and float32 [n] samples at the rate it names."""
+        """The worker's reply, and float32 [n] samples at the rate that the reply names."""
         if self._worker is None:
             # -I: the worker sees neither our folders nor our environment, only the standard library.
             command = [sys.executable, "-I", str(_WORKER)]
@@ -88,7 +88,7 @@ class EspeakVoice:
 
 
 def _phonemes(events: list[list], samples: int, rate: int) -> list[Phoneme]:
-    """[[symbol, start sample], ...] -> phonemes that touch each other and cover the sound."""
+    """[[symbol, start sample], ...] -> phonemes without gaps, over all of the sound."""
     seconds = samples / rate
     starts = [float(np.clip(start / rate - LABEL_DELAY, 0, seconds)) for _, start in events]
     symbols = [symbol for symbol, _ in events]

@@ -1,7 +1,7 @@
-"""A program of its own that drives libespeak-ng, the only way to its phoneme times.
+"""A separate program that drives libespeak-ng, which alone gives the times of its phonemes.
 
-Run as a separate process and never imported: libespeak-ng is under the GPL, so it must stay out of our address space.
-It uses nothing but the standard library, nothing of this project, and talks through pipes:
+It runs as a process of its own and is never imported: libespeak-ng is under the GPL, so it must stay out of our address
+space. It uses the standard library only, nothing of this project, and talks through pipes:
 
     stdin   one JSON line a request: {"text", "voice", "rate" (words a minute), "pitch" (0..99)}
     stdout  one JSON line a reply: {"sample_rate", "samples", "phonemes": [[IPA, start sample], ...]} or {"error"},

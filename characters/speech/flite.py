@@ -1,4 +1,4 @@
-"""flite: small voices recorded from people, at 16 kHz (8 kHz: kal). A separate program under a BSD-like licence."""
+"""flite: small voices recorded from people, at 16 kHz (kal: 8 kHz). A separate program, under a BSD-like licence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from characters.errors import UserError
 from characters.speech.base import Phoneme, Speech, resample, sentences
 
-# How far the labels lie behind the sound, measured as for hibari: below the 10 ms that the measurement resolves.
+# How far the labels lie behind the sound. Measured as for hibari, it is below the resolution of 10 ms.
 LABEL_DELAY = 0.0
 
 
@@ -31,7 +31,7 @@ class FliteVoice:
             raise UserError("The flite voices need the program flite: apt install flite.")
 
     def speak(self, text: str, *, speed: float = 1.0, pitch: float = 0.0) -> Iterator[Speech]:
-        """See `Synthesiser.speak`. Pitch is made by resampling, so it moves the formants too."""
+        """See `Synthesiser.speak`. Resampling makes the pitch, so the formants move too."""
         factor = 2 ** (pitch / 12)
         for sentence in sentences(text):
             pcm, rate, ends = self._run(sentence, stretch=factor / speed)
@@ -45,7 +45,7 @@ class FliteVoice:
             yield Speech(pcm, [Phoneme(s, a, b) for s, a, b in zip(symbols, starts, times, strict=True)])
 
     def _run(self, text: str, stretch: float) -> tuple[np.ndarray, int, list[tuple[str, float]]]:
-        """Returns float32 [n] samples, their rate, and (symbol, end in seconds) of every segment."""
+        """float32 [n] samples, their rate, and (symbol, end in seconds) of every segment."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "speech.wav"
             command = ["flite", "-voice", self.voice, "--setf", f"duration_stretch={stretch:.4f}"]

@@ -1,8 +1,8 @@
 """hibari-tts: a small voice inside a pip package (Apache-2.0), and the times of its phonemes.
 
-The network's graph holds the duration it gave each symbol, but the package does not return it. The graph is a
-protobuf, and appending to a serialised protobuf adds to its repeated fields: a few bytes at the end of the file make
-that tensor a graph output, without the onnx package and without touching the file on disk.
+The network computes a duration for each symbol, but the package does not return it. The network's graph is a protobuf,
+and bytes appended to a serialised protobuf add to its repeated fields. So a few bytes at the end make that tensor an
+output of the graph, without the onnx package and without a change of the file on disk.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from characters.speech.base import Phoneme, Speech
 DURATIONS = "/Clip_output_0"  # float [1, symbols], in units of two 12.5 ms frames
 DURATION_SECONDS = 0.025
 
-# How far the labels lie behind the sound: the shift at which knowing the phoneme explains most of the spectrum (540 of
-# 1000 parts of its variance; 375 unshifted). `training/align.py` takes out what is left, phoneme by phoneme.
+# How far the labels lie behind the sound: at this shift the phonemes explain most of the spectrum's variance, 54.0 %
+# (unshifted 37.5 %). `training/align.py` corrects what is left, phoneme by phoneme.
 LABEL_DELAY = 0.052
 
 _STRESS = "ˈˌ"
 _PAUSES = ' .,;:!?—…"()“”_'
-_SHORT_SPACE = 0.11  # a gap between words up to this long is no pause
+_SHORT_SPACE = 0.11  # a longer gap between words is a pause
 
 
 def _field(number: int, payload: bytes) -> bytes:
-    """One length-delimited protobuf field; payloads here stay under 128 bytes."""
+    """One length-delimited protobuf field; payloads here have less than 128 bytes."""
     return bytes([number << 3 | 2, len(payload)]) + payload
 
 
@@ -62,7 +62,7 @@ class HibariVoice:
 
     @cached_property
     def _text(self) -> Any:
-        """The package's own object, used for text to symbols. Built without its session: ours replaces it."""
+        """The package's own object, which turns text into symbols. Ours replaces its session."""
         import json
 
         tts = self._hibari.Hibari.__new__(self._hibari.Hibari)
@@ -79,7 +79,7 @@ class HibariVoice:
         return self._onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def speak(self, text: str, *, speed: float = 1.0, pitch: float = 0.0) -> Iterator[Speech]:
-        """See `Synthesiser.speak`. Pitch moves the fundamental alone: formants and timing stay."""
+        """See `Synthesiser.speak`. Pitch moves only the fundamental: formants and timing stay."""
         for symbols in self._text.phonemize(text):
             known = [s for s in symbols if s in self._text.vocab]
             if not known:
@@ -95,8 +95,8 @@ class HibariVoice:
 def _phonemes(symbols: list[str], durations: np.ndarray, seconds: float) -> list[Phoneme]:
     """Symbols with their durations -> phonemes on the sound's clock.
 
-    Stress marks, length marks and short gaps have durations of their own: a stress mark's time goes to the phoneme
-    that follows, a length mark's to the one before, a short gap is halved between its neighbours.
+    Stress marks, length marks and short gaps have durations of their own. The time of a stress mark goes to the next
+    phoneme, that of a length mark to the one before, and a short gap is shared equally by its neighbours.
     """
     starts: list[float] = []
     kept: list[str] = []

@@ -1,9 +1,9 @@
-"""Forced alignment: moves phoneme borders to where the sound changes.
+"""Forced alignment: moves the borders of phonemes to where the sound changes.
 
-hibari's durations come in steps of 25 ms and are only approximately in step with its sound. One Gaussian a phoneme over
-short-time log-mel spectra, fitted to the voice itself, and a Viterbi pass near the given borders put them right: the
-part of the spectrum's variance that the phoneme explains rises from 0.54 to 0.67. espeak-ng and flite need no such
-help (0.66 and 0.80 as they come).
+hibari's durations come in steps of 25 ms and follow its sound only roughly. Two things correct them: one Gaussian for
+each phoneme over short-time log-mel spectra, fitted to the voice itself, and a Viterbi pass near the given borders. The
+share of the spectrum's variance that the phonemes explain rises from 0.54 to 0.67. espeak-ng and flite have 0.66 and
+0.80 without it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from characters.speech.base import Phoneme, Speech
 
 _HOP, _WINDOW = 120, 480  # 5 and 20 ms
 _MARGIN = 0.08  # s, how far a border may move
-_MARGIN_BEFORE_PAUSE = 0.4  # s, how much earlier a pause may start: a last phoneme's label runs far into the pause
+_MARGIN_BEFORE_PAUSE = 0.4  # s, how much earlier a pause may start: the label of the phoneme before it runs far into it
 _PRIOR = 10  # frames of the overall variance mixed into each phoneme's own
-_INDEPENDENT = 8  # of 80 overlapping bands, about as many say something new
+_INDEPENDENT = 8  # about as many of the 80 bands, which overlap, say something new
 
 
 def _spectra(pcm: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +36,7 @@ class Aligner:
     """A model of how each phoneme of one voice sounds.
 
     Args:
-        examples: speech of the voice with its phonemes; two hundred sentences are plenty.
+        examples: speech of the voice with its phonemes; two hundred sentences are enough.
         rounds: how often to alternate between fitting the phonemes and moving their borders.
     """
 
@@ -53,7 +53,7 @@ class Aligner:
             aligned = [self._align(s.phonemes, *x) for s, x in zip(speeches, spectra, strict=True)]
 
     def refine(self, speech: Speech) -> Speech:
-        """The same speech with its phoneme borders moved; symbols unknown to the model count as average sound."""
+        """The same speech with its phoneme borders moved. A symbol unknown to the model counts as average sound."""
         if not speech.phonemes:
             return speech
         return Speech(speech.pcm, self._align(speech.phonemes, *_spectra(speech.pcm)))

@@ -1,4 +1,4 @@
-"""Augmentation of log-mel features on the fly: other throats, rooms and levels, so that new voices are understood."""
+"""Augmentation of log-mel features in training: other throats, rooms and levels prepare the model for new voices."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DB = torch.log(torch.tensor(10.0)).item() / 10 / MEL_SCALE  # one dB of power i
 
 
 def augment_mel(mel: Tensor, strength: float = 1.0) -> Tensor:
-    """Changes each item's voice and recording, the same way over all of its frames.
+    """Changes each item's voice and recording, in the same way over all of its frames.
 
     Warps and shifts the mel axis, adds an equaliser curve, a gain, a noise floor and a little noise. Random numbers
     come from the device's default generator. A tenth of the items stay as they are.
 
     Args:
-        mel: float [B, T, 80] normalised log-mel. Pass a whole clip as one item, or windows that belong together as one
-            item of more frames: overlapping windows must not be changed differently.
+        mel: float [B, T, 80] normalised log-mel. A whole clip, or all windows that overlap, must be one item, so that
+            they change alike.
         strength: scales every change; 0 returns `mel`.
 
     Returns:

@@ -14,7 +14,7 @@ from characters.training.clips import ClipPool
 from characters.training.loop import Training, Workers, split_optimisers
 from characters.training.recipe import Recipe
 
-# Noise added to latents in training, up to this share of their scale: what the DiT hands over isn't exact either.
+# Largest noise on latents in training, as a share of their scale: the DiT's latents are not exact either.
 LATENT_NOISE = 0.2
 
 

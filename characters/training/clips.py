@@ -29,7 +29,7 @@ from characters.generate.motion import IdleMotion
 from characters.training.loop import Workers, in_batches
 from characters.training.recipe import Recipe
 
-# Frames drawn at once: enough to fill a GPU, few enough to leave its memory to the pool.
+# Frames drawn at once: they fill a GPU, and leave its memory to the pool.
 RENDER_BATCH = 256
 
 
@@ -50,7 +50,7 @@ class Corpus:
         """Read what `python -m characters.training.speech_corpus` wrote.
 
         Raises:
-            UserError: no such file, or another one.
+            UserError: the file is missing, damaged or not a corpus.
         """
         made = f"`characters corpus --out {path.parent}`"
         if not path.is_file():
@@ -58,10 +58,10 @@ class Corpus:
         try:
             with np.load(path, allow_pickle=False) as data:
                 mel, mouth = data["mel"], data["mouth"].astype(np.float32)
-        except Exception as e:  # NumPy and zipfile raise whatever a file leads them to
-            raise UserError(f"{path} is no speech corpus, or it is damaged; make it again with {made}") from e
+        except Exception as e:  # on a damaged file NumPy and zipfile raise anything
+            raise UserError(f"{path} is not a speech corpus, or it is damaged; make it again with {made}") from e
         if mel.shape != (4 * len(mouth), MEL_BINS) or mouth.shape[1:] != (len(MOUTH_CHANNELS),):
-            raise UserError(f"{path} is no speech corpus; make one with {made}")
+            raise UserError(f"{path} is not a speech corpus; make one with {made}")
         return Corpus(torch.from_numpy(mel).to(device), torch.from_numpy(mouth).to(device))
 
     @property
@@ -70,7 +70,7 @@ class Corpus:
         return len(self.mouth) // FRAMES_PER_CHUNK
 
     def heard(self, first_chunk: Tensor, chunks: int) -> Tensor:
-        """All that some consecutive chunks hear: first_chunk [batch] -> float32 [batch, 32 + 16 * chunks, 80]."""
+        """What consecutive chunks hear: first_chunk [batch] -> float32 [batch, 32 + 16 * chunks, 80]."""
         count = PAST_FRAMES + chunks * MEL_FRAMES_PER_CHUNK + AHEAD_FRAMES
         offsets = torch.arange(count, device=self.mel.device) - PAST_FRAMES
         rows = first_chunk[:, None] * MEL_FRAMES_PER_CHUNK + offsets
@@ -84,7 +84,7 @@ class Corpus:
 
 @dataclass
 class ClipPool:
-    """Rendered clips, every one of another identity.
+    """Rendered clips, each of another identity.
 
     Attributes:
         corpus: where the clips' speech comes from.
@@ -161,7 +161,7 @@ class ClipPool:
         in_batches(clips, max(1, RENDER_BATCH // count), draw)
         bar.close()
 
-        # Portraits: nearly neutral; a few speak, so that the model need not be given a shut mouth.
+        # Portraits are nearly neutral; a few speak, so that the model takes pictures with an open mouth too.
         rest = torch.randn(clips, len(MOTION_CHANNELS), generator=generator).mul(0.15).to(device)
         rest[:, 0] = 0
         speaking = (torch.rand(clips, 1, generator=generator) < 0.15).to(device)
@@ -197,7 +197,7 @@ def idle_motion(clips: int, chunks: int, seed: int, sway: Tensor) -> Tensor:
 
 
 def scattered_motion(clips: int, chunks: int, generator: torch.Generator) -> Tensor:
-    """float32 [clips, 4 * chunks, 12]: anything, moving slowly; half of the clips blink, each frame at will."""
+    """float32 [clips, 4 * chunks, 12]: any value, changing slowly; in half of the clips each frame may blink."""
     frames = chunks * FRAMES_PER_CHUNK
 
     def uniform(*shape: int) -> Tensor:

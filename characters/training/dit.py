@@ -1,4 +1,4 @@
-"""Stage 3: the video diffusion transformer, trained on its own predictions so that long streams hold."""
+"""Stage 3: the video diffusion transformer, trained on its own predictions so that long streams stay stable."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TRUE_HISTORY = 0.08
 CONTEXT_NOISE = 0.4
 # Share of clips that let the model choose its motion.
 FREE_MOTION = 0.1
-# Rows of speech a step, as a share of the clips, that only the audio encoder hears.
+# Rows of speech in a step that only the audio encoder hears, as a share of the clips.
 EXTRA_SPEECH = 0.5
-# Of a refinement: share of clips drawn by how badly they were drawn last, and share of tiles that count as the worst.
+# In a refinement: share of clips chosen by how badly they were drawn last, and share of tiles that count as worst.
 PRACTISED = 0.5
 WORST_TILES = 0.02
 
@@ -38,9 +38,9 @@ WORST_TILES = 0.02
 class LatentPool:
     """The clips as latents, and what the model last made of them.
 
-    `made` is a replay buffer of rollouts: a clip's previous latents are read from it and its new predictions are
-    written back, so every visit lengthens the rollout by a chunk without generating one. Errors that would only show
-    after minutes of streaming reach training this way, each with its true target beside it.
+    `made` is a replay buffer of rollouts. A clip's previous latents come from it and its new predictions go back to it,
+    so every visit makes the rollout a chunk longer without generating one. In this way errors that appear only
+    after minutes of streaming reach training, each with its true target beside it.
     """
 
     def __init__(self, pool: ClipPool, autoencoder: Autoencoder) -> None:
@@ -65,7 +65,7 @@ class LatentPool:
 def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers: Workers, folder: Path) -> DiT:
     """Train the DiT on clips of the pool and write dit.safetensors.
 
-    A refinement (`recipe.refine`) starts from the dit.safetensors that is there.
+    A refinement (`recipe.refine`) starts from the folder's dit.safetensors.
 
     Returns:
         The averaged model in eval mode, float32.
@@ -93,7 +93,7 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
     data = LatentPool(pool, autoencoder)
     autoencoder = autoencoder.eval().requires_grad_(False)
     chunks, batch = pool.chunks, stage.batch
-    # What the artefact measure of the evaluation would say of each clip, as last seen.
+    # The score that the evaluation's artefact measure would give each clip, when last seen.
     badness = torch.ones(pool.clips, device=device)
     window = ClipWindow(
         chunks=chunks,
@@ -189,7 +189,7 @@ def _mean_where(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _noise_levels(batch: int, chunks: int, device: torch.device) -> Tensor:
-    """[batch, chunks]: half of the clips at pure noise (one-step streams), the rest at a level of its own a chunk."""
+    """[batch, chunks]: pure noise for half of the clips (one-step streams), else a random level for each chunk."""
     level = torch.rand(batch, chunks, device=device)
     kind = torch.rand(batch, chunks, device=device)
     level = torch.where(kind < 0.35, torch.ones_like(level), level)
@@ -204,7 +204,7 @@ def _history(data: LatentPool, clip: Tensor, truth: Tensor, reference: Tensor, p
     true_share = 1.0 if progress < 0.05 else TRUE_HISTORY
     own = ~_with_probability(true_share, batch, device)[:, None, None, None, None]
     source = torch.where(own, data.made[clip].float(), truth)
-    # Before the first chunk: the portrait, or the end of the clip's own last rollout, which makes rollouts endless.
+    # Before the first chunk: the portrait, or the end of the clip's last rollout, so that rollouts never end.
     endless = _with_probability(0.5, batch, device)[:, None, None, None]
     first = torch.where(endless & own[:, 0], source[:, -1], reference)
     previous = torch.cat((first[:, None], source[:, :-1]), 1)

@@ -30,7 +30,7 @@ VOICES = {
     "flite-rms": "flite:rms",
 }
 PAUSE = 0.3  # s before, between and after the sentences of a clip
-BITS = 11  # of 16: the rest is below what the features resolve, and FLAC needs half the room without it
+BITS = 11  # of 16: the features do not resolve the rest, and without it FLAC needs half the room
 
 
 def hibari_aligner(voice: HibariVoice, examples: int = 200, seed: int = 0) -> Aligner:
@@ -52,7 +52,7 @@ def clips() -> dict[str, tuple[str, Utterance]]:
 
 
 def write(folder: Path) -> None:
-    """Writes one FLAC file a clip, `heldout.json` (texts) and `heldout.npz` (float16 [frames, 5] curves by name)."""
+    """A FLAC file for each clip, `heldout.json` (texts) and `heldout.npz` (curves by name, float16 [frames, 5])."""
     folder.mkdir(parents=True, exist_ok=True)
     made = clips()
     step = 1 << (16 - BITS)

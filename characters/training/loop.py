@@ -1,4 +1,4 @@
-"""What all training stages share: schedule, several GPUs, averaging of weights, resume, log lines."""
+"""What all training stages share: the schedule, several GPUs, averaged weights, resuming, log lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from characters.training.recipe import Stage
 
 @dataclass(frozen=True)
 class Workers:
-    """This process among the GPUs that train together (started by torchrun; one process otherwise)."""
+    """This process among those that train together: several if torchrun started them, else one."""
 
     rank: int
     count: int
@@ -33,7 +33,7 @@ class Workers:
         """Join the process group that torchrun describes in the environment, if it does.
 
         Raises:
-            UserError: not a device, or not there.
+            UserError: `device` is unknown or missing.
         """
         count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
         if count > 1:
@@ -71,7 +71,7 @@ class Workers:
 
 
 class Average:
-    """Exponential moving average of a module's parameters, which is what gets shipped."""
+    """Exponential moving average of a module's parameters; the average is what ships."""
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -80,7 +80,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
-        """Move towards the module's present parameters."""
+        """Move the average towards the module's parameters."""
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         torch._foreach_lerp_(list(self.tensors.values()), [p.detach() for p in module.parameters()], 1 - decay)
@@ -93,12 +93,12 @@ class Average:
 
 
 class Training:
-    """The life of one stage: an iterator over steps that logs, saves its state and can be resumed.
+    """One stage's run: an iterator over steps that logs, saves its state and can be resumed.
 
     Args:
-        name: of the stage, for files and log lines.
+        name: name of the stage, for files and log lines.
         stage: its numbers.
-        module: what is trained.
+        module: the network to train.
         optimisers: with the peak learning rate in each group's "lr".
         workers: this process.
         folder: where state and log are written.
@@ -133,7 +133,7 @@ class Training:
 
     @property
     def progress(self) -> float:
-        """Share of the schedule that is done, 0 to 1; the same in every worker, as the learning rate follows it."""
+        """Share of the schedule that is done, 0 to 1. The same in every worker, because it sets the learning rate."""
         done = self.step / self.stage.steps
         if self.stage.seconds > 0:
             done = max(done, self._agreed / self.stage.seconds)
@@ -152,7 +152,7 @@ class Training:
             self.step += 1
             bar.update()
             now = time.monotonic()
-            # The first steps compile kernels; they don't count as training time.
+            # The first steps compile kernels, which is not training time.
             if clock is not None:
                 self.elapsed += now - clock
             if clock is not None or self.step % 4 == 0:
@@ -168,7 +168,7 @@ class Training:
         self._save()
 
     def update(self, loss: Tensor, clip: float = 1.0, **figures: Tensor) -> None:
-        """Backward pass, gradient mean over the workers, optimiser step, average; figures are for the log."""
+        """Backward pass, mean of the gradients over the workers, optimiser step, average. `figures` go to the log."""
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
         loss.backward()

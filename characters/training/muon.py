@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-# Coefficients of the quintic Newton-Schulz iteration, from the reference implementation's publication.
+# Coefficients of the quintic Newton-Schulz iteration, as published with the reference implementation.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
@@ -25,7 +25,7 @@ def orthogonalise(x: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon with Nesterov momentum for matrices; a convolution counts as the matrix [out, in * kernel].
 
-    torch.optim.Muon takes one matrix at a time, which at these sizes costs more launches than the model's own step.
+    torch.optim.Muon takes one matrix at a time. At these sizes its launches cost more than the model's own step.
 
     Args:
         params: of two or more dimensions.

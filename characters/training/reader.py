@@ -17,11 +17,11 @@ from characters.training.clips import ClipPool
 from characters.training.loop import Training, Workers, split_optimisers
 from characters.training.recipe import Recipe
 
-# Noise in latents before decoding, up to this share: generated latents are not exact.
+# Largest share of noise in latents before decoding: generated latents are not exact.
 LATENT_NOISE = 0.1
-# A batch is one part frames as rendered and one part frames decoded from latents.
+# Share of a batch that is decoded from latents; the rest are rendered frames.
 DECODED_SHARE = 0.5
-# Pixels by which the windows at mouth and eyes are made to miss.
+# Pixels by which the windows at mouth and eyes miss on purpose.
 MISS = 1.5
 
 
@@ -114,7 +114,7 @@ def _sample(pool: ClipPool, autoencoder: Autoencoder, batch: int) -> tuple[Tenso
 
 @torch.no_grad()
 def augment(images: Tensor) -> Tensor:
-    """Slight changes of colour, sharpness and noise: [batch, 3, H, W] in [0, 1] -> the same.
+    """Slight changes of colour, sharpness and noise: [batch, 3, H, W] in [0, 1] -> the same shape.
 
     Colours move by about two 255ths, less than what would make another character.
     """

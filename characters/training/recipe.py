@@ -16,7 +16,7 @@ class Stage:
     Attributes:
         steps: optimiser steps; the learning-rate schedule spans them.
         seconds: if positive, the schedule also ends after this much time, whichever comes first.
-        batch: samples a step, per GPU.
+        batch: samples in a step, on each GPU.
         learning_rate: learning rate of AdamW.
         muon_rate: learning rate of Muon, which trains the stage's large matrices; 0 = AdamW trains them too.
     """
@@ -30,19 +30,19 @@ class Stage:
 
 @dataclass
 class Recipe:
-    """Everything that decides what the weights become.
+    """All numbers that decide what the weights become.
 
     Attributes:
         model: name of a model config, or a path to one.
         seed: seed of identities, motion, order and noise.
-        clips: rendered clips kept in GPU memory (uint8; 144 kB a frame), per GPU.
-        chunks: chunks of a clip.
-        scatter: draw controls at random over their whole range instead of idle motion; what a reader needs to learn,
-            as idle motion rarely blinks and never goes to extremes.
-        calm: least share of the range of head movement; each clip takes one between this and 1.
-        refine: if positive, the DiT goes on from the folder's dit.safetensors, whose audio encoder stays as it is, and
-            practises most on what it draws worst; the weight of its worst tiles in the loss.
-        compile: use torch.compile for the networks.
+        clips: rendered clips that each GPU keeps in its memory (uint8, 144 kB a frame).
+        chunks: chunks in a clip.
+        scatter: draw controls at random over their whole range instead of idle motion. A reader needs this, because
+            idle motion rarely blinks and never reaches extremes.
+        calm: smallest share of the range of head movement; each clip takes a share between this and 1.
+        refine: weight of the worst tiles in the loss. If it is positive, the DiT continues from the folder's
+            dit.safetensors, keeps its audio encoder, and trains most on what it draws worst.
+        compile: whether torch.compile compiles the networks.
         log_every: steps between log lines.
         autoencoder: the first stage.
         reader: the second stage: the network with which `characters evaluate` reads mouth and pose off frames.

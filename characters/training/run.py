@@ -20,17 +20,17 @@ from characters.training.recipe import STAGES, Recipe
 
 
 def train(recipe: Recipe, corpus: Path, folder: Path, stages: tuple[str, ...] = STAGES, device: str = "cuda") -> None:
-    """Run stages of the recipe; a stage that was interrupted goes on where its state was saved.
+    """Run stages of the recipe. An interrupted stage continues from its saved state.
 
     Args:
         recipe: all numbers.
         corpus: speech.npz.
-        folder: weights, states and logs are written here; a stage that isn't run has its weights read from here.
+        folder: for weights, states and logs. The weights of stages that are not run are read from it.
         stages: any of STAGES.
         device: "cuda" or "cpu". Under torchrun every process takes the GPU of its local rank.
 
     Raises:
-        UserError: no such device, no corpus, a folder that cannot be made, or no weights of an earlier stage.
+        UserError: the device, the corpus or the weights of an earlier stage are missing, or the folder cannot be made.
     """
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True

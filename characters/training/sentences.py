@@ -1,4 +1,4 @@
-"""What the training voices say: random sentences, and a list that they never say."""
+"""What the training voices say: random sentences, and never those of a held-out list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from characters.assets import HIBARI
 
-# Never spoken in training: figures on these are figures on unseen words in unseen order.
+# Never spoken in training, so figures on these sentences are figures on unseen ones.
 HELD_OUT = (
     "Hello there, it is lovely to meet you.",
     "My name is Ruby, and I will be your guide this afternoon.",

@@ -1,4 +1,4 @@
-"""Builds the speech that the video model learns from: log-mel in, mouth curves out.
+"""Makes the speech that the video model learns from: log-mel features and mouth curves.
 
     python -m characters.training.speech_corpus --out DIR --minutes 70
 
@@ -7,11 +7,11 @@ Writes DIR/speech.npz with
     mouth       float16 [V, 5], MOUTH_CHANNELS of chunk.py, one row a video frame
     utterances  int32 [n, 3]: first video frame, frames (a multiple of 4), voice family (`FAMILIES`)
 
-An utterance is one voice saying a few sentences with pauses between them, through one recording chain. The flite
-voices are left out on purpose: they are the voice family that a trained model is tested on.
+An utterance is a few sentences of one voice, with pauses between them, through one recording chain. The flite voices
+are left out on purpose: a trained model is tested on them.
 
-The same seed with the same versions of hibari-tts, onnxruntime, numpy and espeak-ng gives the same file; other
-versions or processors give equivalent ones.
+One seed gives one file with the same versions of hibari-tts, onnxruntime, numpy and espeak-ng; other versions or
+processors give an equivalent file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from characters.training.visemes import mouth_curves
 
 FAMILIES = ("hibari", "espeak", "flite", "silence")
 SHARES = {"hibari": 0.55, "espeak": 0.38, "silence": 0.07}
-ALIGNED = 200  # sentences that the aligner is fitted to
+ALIGNED = 200  # sentences to which the aligner is fitted
 
 ESPEAK_VOICES = (
     *("en", "en+f4", "en+m2", "en+klatt4", "en-gb-x-rp", "en-gb-scotland", "en-us", "en-us+f1", "en-us+f2", "en-us+f3"),
@@ -57,13 +57,13 @@ class Utterance:
 
 
 def warp(speech: Speech, factor: float) -> Speech:
-    """Plays speech `factor` times as fast: pitch, formants and pace together make another speaker."""
+    """Plays speech `factor` times as fast. Pitch, formants and pace change together, as of another speaker."""
     pcm = resample(speech.pcm, SAMPLE_RATE * factor)
     return Speech(pcm, [Phoneme(p.symbol, p.start / factor, p.end / factor) for p in speech.phonemes])
 
 
 def join(parts: list[Speech], pauses: list[float]) -> Utterance:
-    """Clean speech with pauses[i] seconds before part i and the last pause behind, filled up to a whole chunk."""
+    """Clean speech with pauses[i] seconds before part i and the last pause after it all, padded to a whole chunk."""
     pieces, phonemes, time = [], [], 0
     for part, pause in zip([*parts, Speech(np.zeros(0, np.float32))], pauses, strict=True):
         silence = round(pause * SAMPLE_RATE)
@@ -109,7 +109,7 @@ def record(pcm: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 class _Voices:
-    """Opens voices once and makes the first attempt at another speaker: pace, pitch, resampling."""
+    """Opens each voice once, and varies its pace, pitch and resampling, as of other speakers."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -138,12 +138,12 @@ class _Voices:
         return join(parts, list(pauses * rng.uniform(0.5, 1.5, len(pauses))))
 
     def silence(self) -> Utterance:
-        """2 to 6 s of nothing, the mouth shut: digital silence for a quarter of them, else noise."""
+        """2 to 6 s without speech, the mouth shut: digital silence in a quarter of the cases, else noise."""
         rng = self._rng
         frames = int(rng.integers(12, 37)) * FRAMES_PER_CHUNK
         samples = frames * SAMPLE_RATE // FPS
         level = 0.0 if rng.random() < 0.25 else 10 ** (-rng.uniform(25, 75) / 20)
-        # A slow swell, so that noise that comes and goes is not taken for speech.
+        # A slow swell: the model must not take noise that comes and goes for speech.
         swell = 1 + 0.8 * np.sin(np.linspace(0, rng.uniform(1, 12), samples) + rng.uniform(0, 6))
         pcm = (_noise(rng, samples) * level * swell).astype(np.float32)
         return Utterance(pcm, np.zeros((frames, len(MOUTH_CHANNELS)), np.float32))

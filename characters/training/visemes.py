@@ -1,8 +1,8 @@
 """From phonemes and loudness to the curves of a mouth.
 
-Each phoneme has a target for every mouth channel; smoothing in time blends neighbours (coarticulation). Lips that must
-meet are handled apart: smoothing would leave them ajar, so closures are cut into the smoothed curve and always last
-long enough for one video frame to show them. The jaw opens further on loud sound, so the opening follows stress.
+Each phoneme has a target for every mouth channel; smoothing in time blends neighbours (coarticulation). Smoothing would
+leave lips ajar that must meet. So closures are cut into the smoothed curve afterwards, and last long enough for one
+video frame to show them. The jaw opens further on loud sound, so the opening follows stress.
 
 Targets follow common viseme tables (e.g. Microsoft's 22 visemes and the Oculus 15), drawn for this renderer.
 """
@@ -58,16 +58,16 @@ _SPELLED = {
     "sh": "ʃ", "t": "t", "th": "θ", "uh": "ʊ", "uw": "u", "v": "v", "w": "w", "y": "j", "z": "z", "zh": "ʒ",
 }  # fmt: skip
 
-# How strongly a sound insists on its width and rounding against its neighbours (the dominance of Cohen and Massaro,
-# 1993): vowels and rounded consonants do, while t, k or h are said with the lips of the vowel beside them.
+# How strongly a sound keeps its width and rounding against its neighbours (the dominance of Cohen and Massaro, 1993):
+# vowels and rounded consonants keep it, while t, k or h take the lips of the vowel beside them.
 _YIELDING = {**dict.fromkeys("tdnɾkɡgŋxhʔlɫpbm", 0.3), **dict.fromkeys("θðfvəᵊ", 0.6), **dict.fromkeys("szj", 0.8)}
 PAUSE_DOMINANCE = 0.6
 
-RATE = 20 * FPS  # grid on which curves are made; frame centres fall on grid points
+RATE = 20 * FPS  # rate of the grid of curves; frame centres fall on grid points
 SMOOTH_OPEN = 0.026  # s, standard deviation; the jaw is quicker than the corners of the mouth
 SMOOTH_SHAPE = 0.045
 CLOSURE_RAMP = 0.045  # s from shut to fully released
-LOUDNESS_RANGE = 25.0  # dB below the loudest sound nearby at which loudness stops counting
+LOUDNESS_RANGE = 25.0  # dB below the loudest sound nearby; anything softer counts as this soft
 
 
 def sounds(symbol: str) -> list[str]:
@@ -102,7 +102,7 @@ def _smooth(curve: np.ndarray, sigma: float) -> np.ndarray:
 def loudness(pcm: np.ndarray, points: int) -> np.ndarray:
     """float32 [n] clean speech -> [points] in 0..1 at `RATE`: 1 where it is as loud as it gets within half a second.
 
-    Relative to what is near, not to the whole recording, because that is all a listener of half a second can judge.
+    Loudness is relative to the sound nearby, because a listener to half a second knows no more of the recording.
     """
     block = SAMPLE_RATE // RATE
     power = np.zeros(points)
@@ -121,7 +121,7 @@ def _gate(points: int, spans: list[tuple[float, float]]) -> np.ndarray:
     time = np.arange(points) / RATE
     gate = np.ones(points)
     for start, end in spans:
-        # At least a frame long, so that some frame's centre lies inside.
+        # at least a frame long, so that a frame's centre lies inside
         middle, half = (start + end) / 2, max((end - start) / 2, 0.52 / FPS)
         low, high = np.searchsorted(time, [middle - half - CLOSURE_RAMP, middle + half + CLOSURE_RAMP])
         x = np.clip((np.abs(time[low:high] - middle) - half) / CLOSURE_RAMP, 0, 1)
@@ -130,15 +130,15 @@ def _gate(points: int, spans: list[tuple[float, float]]) -> np.ndarray:
 
 
 def mouth_curves(phonemes: Sequence[Phoneme], pcm: np.ndarray, frames: int) -> np.ndarray:
-    """The mouth that says something.
+    """The curves of the mouth that says something.
 
     Args:
         phonemes: with times in seconds on the clock of `pcm`.
-        pcm: float32 [n], the same speech at 24 kHz, clean: its loudness is heard as stress.
-        frames: how many video frames; frame f is sampled at its centre, (f + 0.5) / 24 s.
+        pcm: float32 [n], the same speech at 24 kHz, clean: its loudness counts as stress.
+        frames: number of video frames; frame f is sampled at its centre, (f + 0.5) / 24 s.
 
     Returns:
-        float32 [frames, 5], the MOUTH_CHANNELS. Frames past the speech are a mouth shut.
+        float32 [frames, 5], the MOUTH_CHANNELS. After the speech the mouth is shut.
     """
     points = frames * RATE // FPS
     targets = np.zeros((points, len(MOUTH_CHANNELS)))

@@ -91,7 +91,7 @@ def test_new_touches_no_other_folder(run: RunFixture, tmp_path: Path, picture: P
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
     for target in (tmp_path / "photos", picture):
         result = run("new", "--portrait", picture, "--name", "Ann", "--out", target, "--force")
-        assert result.code == 2 and "no character" in result.err
+        assert result.code == 2 and "not a character" in result.err
     assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
 
 

@@ -117,16 +117,16 @@ def test_what_is_no_corpus_is_refused(folder, tmp_path):
     path, whole = tmp_path / "speech.npz", (folder / "speech.npz").read_bytes()
     for data in (b"", b"a text", whole[:1_000], whole[: len(whole) // 2], whole[:300] + bytes(100) + whole[400:]):
         path.write_bytes(data)
-        with pytest.raises(UserError, match=r"speech\.npz is no speech corpus"):
+        with pytest.raises(UserError, match=r"speech\.npz is not a speech corpus"):
             Corpus.load(path, torch.device("cpu"))
     mel, mouth = np.zeros((160, 80), np.uint8), np.zeros((40, 5))
     for arrays in ({"mel": mel}, {"mel": mel[:80], "mouth": mouth}, {"mel": mel, "mouth": mouth[:, :3]}):
         np.savez(path, **arrays)
-        with pytest.raises(UserError, match="is no speech corpus"):
+        with pytest.raises(UserError, match="is not a speech corpus"):
             Corpus.load(path, torch.device("cpu"))
     with path.open("wb") as file:
         np.save(file, mel)
-    with pytest.raises(UserError, match="is no speech corpus"):
+    with pytest.raises(UserError, match="is not a speech corpus"):
         Corpus.load(path, torch.device("cpu"))
     np.savez(path, mel=mel[:16], mouth=mouth[:4])
     with pytest.raises(UserError, match="has 1 chunks; clips of 3 need a longer one"):
