@@ -12,7 +12,7 @@ from characters.model.rope import Rope3D
 from kernels.attention import available_backends
 from kernels.comm.exchange import Exchange, LocalExchange
 from kernels.fp8 import FP8, Precision, Quantised, store
-from kernels.write_qkv import QkvScales, QkvTarget, anchor_sink
+from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget, anchor_sink
 
 
 class KVCache:
@@ -208,19 +208,15 @@ class LayerCache:
             [rows, dim], or [batch, tokens, dim]; `Quantised` if `to` says so.
         """
         cache = self._cache
-        flat = qkv.flatten(0, -2)
-        written = cache.exchange.write(
-            flat, norm_q, norm_k, cache.cos, cache.sin,
-            targets=self._targets, cursor=cache.cursor, tokens=cache.slot_rows, scales=self._scales,
-        )  # fmt: skip
+        place = {"cursor": cache.cursor, "tokens": cache.slot_rows}
+        x = ProjectedQkv(qkv.flatten(0, -2), norm_q, norm_k, cache.cos, cache.sin)
+        written = cache.exchange.write(x, targets=self._targets, scales=self._scales, **place)
         q, keys, values = written.q, written.keys, written.values
         if written.values_transposed:
             values = values.permute(2, 0, 1)
         if cache.prefilling:
-            cache.exchange.write(
-                flat, norm_q, norm_k, *cache.unturned,
-                targets=self._sink_targets, cursor=cache.cursor, tokens=cache.slot_rows,
-            )  # fmt: skip
+            cos, sin = cache.unturned
+            cache.exchange.write(x._replace(cos=cos, sin=sin), targets=self._sink_targets, **place)
             filled = (cache.index + 1) * cache.slot_rows
             keys, values = keys[:filled], values[:filled]
         if cache.peaks is not None:

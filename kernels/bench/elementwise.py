@@ -29,7 +29,7 @@ from kernels.fp8 import FP8
 from kernels.gelu import gelu
 from kernels.residual_norm import residual_norm
 from kernels.scatter_rows import scatter_rows
-from kernels.write_qkv import QkvScales, QkvTarget, anchor_sink, write_qkv
+from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget, anchor_sink, write_qkv
 
 DIM, FFN, HEADS, HEAD_DIM, TIME_PAIRS = 7680, 30720, 60, 128, 22
 ROWS, RANKS = (1008, 1496, 2992), (1, 3)
@@ -130,11 +130,7 @@ def qkv_writes(rows: int, ranks: int, transposed: bool) -> Case:
 
     def launch(i: int) -> None:
         write_qkv(
-            qkv[i],
-            norm_q,
-            norm_k,
-            cos,
-            sin,
+            ProjectedQkv(qkv[i], norm_q, norm_k, cos, sin),
             targets=targets,
             cursor=cursors[i],
             first_row=tokens - rows,

@@ -33,7 +33,7 @@ from kernels.comm.group import open_group
 from kernels.comm.peer_memory import SimulatedMemory, SymmetricMemory
 from kernels.fp8 import FP8, Quantised
 from kernels.linear import linear_fp8
-from kernels.write_qkv import QkvScales, QkvTarget, write_qkv
+from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget, write_qkv
 
 DIM, HEADS, HEAD_DIM, TOKENS, LAYERS = 7680, 60, 128, 2992, 60
 SLOTS = 3  # of the ring; its length does not matter here
@@ -82,11 +82,7 @@ class Layers:
     def write(self, exchange: Exchange, layer: int, qkv: Tensor) -> QkvTarget:
         """The first half of a layer's exchange."""
         return exchange.write(
-            qkv,
-            self.weight,
-            self.weight,
-            self.cos,
-            self.sin,
+            ProjectedQkv(qkv, self.weight, self.weight, self.cos, self.sin),
             targets=self.targets[layer],
             cursor=self.cursor,
             tokens=TOKENS,
@@ -148,11 +144,7 @@ def halves(layers: Layers, exchange: PeerExchange, gemms: Gemms) -> Callable[[],
 
     def write(layer: int, qkv: Tensor, part: slice) -> None:
         write_qkv(
-            qkv,
-            layers.weight,
-            layers.weight,
-            layers.cos[part],
-            layers.sin[part],
+            ProjectedQkv(qkv, layers.weight, layers.weight, layers.cos[part], layers.sin[part]),
             targets=layers.targets[layer],
             cursor=layers.cursor,
             first_row=layers.own.start + part.start,

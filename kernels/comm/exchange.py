@@ -28,7 +28,7 @@ from kernels.comm.peer_barrier import PeerBarrier
 from kernels.comm.peer_memory import PeerMemory
 from kernels.fp8 import FP8
 from kernels.scatter_rows import scatter_rows
-from kernels.write_qkv import QkvScales, QkvTarget, write_qkv
+from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget, write_qkv
 
 
 class Exchange(Protocol):
@@ -50,11 +50,7 @@ class Exchange(Protocol):
 
     def write(
         self,
-        qkv: Tensor,
-        norm_q: Tensor,
-        norm_k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        x: ProjectedQkv,
         *,
         targets: Sequence[QkvTarget],
         cursor: Tensor,
@@ -64,9 +60,9 @@ class Exchange(Protocol):
         """Deal this rank's rows of a chunk to all ranks, and receive all rows for its own heads.
 
         Args:
-            qkv: [rows, 3 * dim]; rank r has rows [r * rows, (r + 1) * rows) of the chunk.
-            norm_q, norm_k, cos, sin, cursor, tokens, scales: see `write_qkv`.
+            x: rank r has rows [r * rows, (r + 1) * rows) of the chunk.
             targets: made of what `share` returned.
+            cursor, tokens, scales: see `write_qkv`.
 
         Returns:
             This rank's own target, in which the chunk is now complete.
@@ -124,11 +120,7 @@ class LocalExchange:
 
     def write(
         self,
-        qkv: Tensor,
-        norm_q: Tensor,
-        norm_k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        x: ProjectedQkv,
         *,
         targets: Sequence[QkvTarget],
         cursor: Tensor,
@@ -136,9 +128,7 @@ class LocalExchange:
         scales: QkvScales | None = None,
     ) -> QkvTarget:
         """See `Exchange.write`."""
-        write_qkv(
-            qkv, norm_q, norm_k, cos, sin, targets=targets, cursor=cursor, first_row=0, tokens=tokens, scales=scales
-        )
+        write_qkv(x, targets=targets, cursor=cursor, first_row=0, tokens=tokens, scales=scales)
         return targets[0]
 
     def collect(self, o: Tensor, scale: Tensor | None, targets: Sequence[Tensor]) -> Tensor:
@@ -179,11 +169,7 @@ class CollectiveExchange:
 
     def write(
         self,
-        qkv: Tensor,
-        norm_q: Tensor,
-        norm_k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        x: ProjectedQkv,
         *,
         targets: Sequence[QkvTarget],
         cursor: Tensor,
@@ -192,25 +178,15 @@ class CollectiveExchange:
     ) -> QkvTarget:
         """See `Exchange.write`."""
         own = targets[self.rank % len(targets)]
-        rows, (heads, head_dim) = len(qkv), own.q.shape[1:]
+        rows, (heads, head_dim) = len(x.qkv), own.q.shape[1:]
         sent, received = self._buffers("write", (self.size, 3, rows, heads, head_dim), own.q.dtype)
-        write_qkv(
-            qkv,
-            norm_q,
-            norm_k,
-            cos,
-            sin,
-            targets=[QkvTarget(*part) for part in sent],
-            cursor=self._start,
-            first_row=0,
-            tokens=rows,
-            scales=scales,
-        )
+        parts = [QkvTarget(*part) for part in sent]
+        write_qkv(x, targets=parts, cursor=self._start, first_row=0, tokens=rows, scales=scales)
         self._all_to_all(received, sent)
         # [source, 3, rows, ...] -> three of [all rows, ...]; bytes, because PyTorch copies FP8 by few routes only.
         q, k, v = _bytes(received).transpose(0, 1).flatten(1, 2)
         _bytes(own.q).copy_(q)
-        ring = cursor + torch.arange(tokens, device=qkv.device)
+        ring = cursor + torch.arange(tokens, device=x.qkv.device)
         values = _bytes(own.values)
         _bytes(own.keys).index_copy_(0, ring, k[:tokens])
         if own.values_transposed:
@@ -285,11 +261,7 @@ class PeerExchange:
 
     def write(
         self,
-        qkv: Tensor,
-        norm_q: Tensor,
-        norm_k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        x: ProjectedQkv,
         *,
         targets: Sequence[QkvTarget],
         cursor: Tensor,
@@ -297,18 +269,8 @@ class PeerExchange:
         scales: QkvScales | None = None,
     ) -> QkvTarget:
         """See `Exchange.write`."""
-        write_qkv(
-            qkv,
-            norm_q,
-            norm_k,
-            cos,
-            sin,
-            targets=targets,
-            cursor=cursor,
-            first_row=self.rank * len(qkv),
-            tokens=tokens,
-            scales=scales,
-        )
+        first_row = self.rank * len(x.qkv)
+        write_qkv(x, targets=targets, cursor=cursor, first_row=first_row, tokens=tokens, scales=scales)
         self.barrier.wait()
         return targets[self.rank]
 
