@@ -1,8 +1,8 @@
-"""All that happens to a chunk's q, k and v between their projection and attention, once, at write time.
+"""Everything between the projection of a chunk's q, k and v and attention, done once, at write time.
 
 RMS norm of q and k over the full width, rotary embedding, quantisation with a scale a head, and the layout that
 attention reads: q beside the chunk's other rows, k and v in the ring of the KV cache. Heads are dealt to the ranks of a
-sequence group; where the targets are memory of other GPUs, writing is the exchange.
+sequence group. If the targets are memory of other GPUs, the write is also the exchange.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from kernels.dispatch import (
 )
 from kernels.fp8 import FP8, FP8_MAX
 
-# Rows that a program works on or waits for.
+# Rows that a program works on or loads at a time.
 STAGES = 4
 WARPS = 8
-# Tile of v where it is transposed, [rows, channels]: a full line of 128 bytes is read of each row and written of each
+# Tile of a transposed v, [rows, channels]: a program reads a full line of 128 bytes of each row, and writes one of each
 # channel.
 VALUE_TILE = (128, 64)
 
@@ -158,7 +158,7 @@ def write_qkv_triton(
         *(tensor.data_ptr() for target in targets for tensor in (target.q, target.keys, target.values)),
     )
     ring_stride = targets[0].values.stride(1) if transposed else 0
-    # Where v is transposed, its rows lie side by side: they can be written this many at a time.
+    # The rows of a transposed v lie side by side: this many can be written at a time.
     run = common_alignment(first_row, tokens, kept, ring_stride, *(target.values.data_ptr() for target in targets))
     q_scale, k_scale, v_scale = scales or (None, None, None)
     heads_block = triton.next_power_of_2(heads * len(targets))
@@ -379,12 +379,12 @@ def _transpose_values(
 
 
 def anchor_sink(sink_keys: Tensor, cos: Tensor, sin: Tensor, keys_out: Tensor, scale: Tensor | None = None) -> None:
-    """Rotate the K of a sink chunk for its new place in time, in all layers; other channels of keys_out stay.
+    """Rotate the K of a sink chunk to its new place in time, in all layers; other channels of keys_out stay.
 
     Args:
         sink_keys: [layers, tokens, heads, head_dim], normalised, not rotated.
         cos, sin: float32 [tokens, pairs], pairs <= head_dim / 2: the first pairs of each head are rewritten. Those of
-            time are the only ones that change from chunk to chunk.
+            time alone change from chunk to chunk.
         keys_out: [layers, tokens, heads, head_dim], the sink's rows of the ring.
         scale: float32 [layers, heads], of FP8 keys_out; None for others.
     """

@@ -2,13 +2,13 @@
 
     python -m kernels.bench.exchange                 # every group size that the GPUs allow, 2 to 4; a minute
     python -m kernels.bench.exchange --ranks 3 --steps 10000
-    python -m kernels.bench.exchange --see-all       # every process sees all GPUs, not its own alone as in Ray's actors
+    python -m kernels.bench.exchange --see-all       # every process sees all GPUs, not only its own as in Ray's actors
 
-For each way it prints the time of one layer's exchange (q, k, v to the heads' owners, outputs back), and what a step of
-60 layers loses to it beside its neighbouring GEMMs: "local" is the same work for one rank without neighbours, so all
-above it is the price of the exchange. Then both ways take turns for some thousand steps, and a rank is killed in the
-middle. With a single GPU the ranks are simulated in one process, which checks the writes and the barrier. Exits with 1
-if a result was wrong or a rank hung.
+For each way it prints the time of one layer's exchange (q, k, v to the heads' owners, outputs back), and what it adds
+to a step of 60 layers with their GEMMs. "local" is the same work for one rank without neighbours; all above it is
+the price of the exchange. Then both ways take turns for some thousand steps, and a rank is killed in the middle. With a
+single GPU the ranks are simulated in one process, which checks the writes and the barrier. Exits with 1 if a result was
+wrong or a rank hung.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def take_turns(layers: Layers, graphs: dict[str, torch.cuda.CUDAGraph], steps: i
                 for part in layers.state():
                     part.zero_()
                 torch.cuda.synchronize()
-                dist.barrier()  # nobody may be written to while it forgets
+                dist.barrier()  # no rank may be written to while it clears its memory
                 graph.replay()
                 torch.cuda.synchronize()
                 dist.barrier()

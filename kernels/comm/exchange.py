@@ -1,14 +1,15 @@
 """Ulysses exchange (Jacobs et al. 2023) of a sequence group: from rows of a chunk to heads of its context, and back.
 
 Every rank computes its own rows of a chunk, and attends with its own heads. Before attention the q, k and v of all rows
-go to the ranks that own their heads, after it the outputs go back to the ranks that own their rows. The history never
+go to the ranks that own their heads. After it the outputs go back to the ranks that own their rows. The history never
 travels: it stays in the ring of the rank that owns its heads.
 
-Three ways, one `Exchange`; those of one group may take turns from step to step (`PeerExchange` allocates for both):
+There are three kinds of `Exchange`. Those of one group may take turns from step to step (`PeerExchange` allocates for
+both):
 - `LocalExchange`: one rank, nothing travels.
 - `CollectiveExchange`: two all-to-alls of torch.distributed, NCCL between GPUs or gloo between CPUs.
 - `PeerExchange`: `write_qkv` and `scatter_rows` write straight into the other GPUs' memory over NVLink, in the layout
-  and precision that their reader wants; a flag barrier follows. NVLink multicast is not used.
+  and precision that the reader takes; a flag barrier follows. NVLink multicast is not used.
 
 All work of a step is on the device and of fixed shape, so that it can be captured in a CUDA graph.
 """
@@ -32,7 +33,7 @@ from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget, write_qkv
 
 
 class Exchange(Protocol):
-    """What joins the ranks of one sequence group. All ranks call the same methods in the same order.
+    """Joins the ranks of one sequence group. All ranks call the same methods in the same order.
 
     Attributes:
         rank, size: of this process in its group.
@@ -68,7 +69,7 @@ class Exchange(Protocol):
             This rank's own target, in which the chunk is now complete.
 
         Raises:
-            ExchangeBroken: on a CPU; on a GPU `check` tells.
+            ExchangeBroken: on a CPU. On a GPU, `check` raises it.
         """
 
     def collect(self, o: Tensor, scale: Tensor | None, targets: Sequence[Tensor]) -> Tensor:
@@ -83,23 +84,23 @@ class Exchange(Protocol):
             This rank's own target.
 
         Raises:
-            ExchangeBroken: on a CPU; on a GPU `check` tells.
+            ExchangeBroken: on a CPU. On a GPU, `check` raises it.
         """
 
     def settle(self) -> None:
-        """On the device: what this rank did to its shared memory is done before another rank writes there again.
+        """Finish this rank's work on its shared memory, on the device, before another rank writes there again.
 
-        `write` and `collect` see to it themselves. This is for a rank that writes into its own ring between them.
+        `write` and `collect` do that themselves. A rank that writes into its own ring between them calls this.
         """
 
     def check(self) -> None:
         """Raise ExchangeBroken if a step that has ended on the device did not get what it waited for."""
 
     def abort(self, reason: str = "the exchange was aborted") -> None:
-        """From any thread: what waits in this process, also on its GPU, stops waiting; `check` raises from now on."""
+        """End all waiting in this process, on its GPU too; any thread may call it. `check` raises from now on."""
 
     def close(self) -> None:
-        """Let go of what the exchange watches; the buffers live as long as the exchange."""
+        """Stop watching the other ranks; the buffers live as long as the exchange."""
 
 
 class LocalExchange:
@@ -220,7 +221,7 @@ class CollectiveExchange:
         self._group.close()
 
     def _buffers(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """What is sent and received, [size, ...] each: the same memory at every call, as a captured graph needs it."""
+        """What is sent and received, [size, ...] each, in the same memory at every call, for a captured graph."""
         for end in ("sent", "received"):
             if (f"{name} {end}", shape, dtype) not in self._staging:
                 self._staging[f"{name} {end}", shape, dtype] = torch.zeros(shape, dtype=dtype, device=self._device)
@@ -233,11 +234,11 @@ class CollectiveExchange:
 
 
 class PeerExchange:
-    """Writes into the other ranks' memory, then a barrier: two a layer.
+    """Writes into the other ranks' memory and waits at a barrier, twice a layer.
 
     One buffer of each kind is enough. A rank writes a peer's q only after the barrier that follows the peer's attention
-    of the layer before, its rows only after the barrier that follows the peer's use of the rows before, and its ring
-    only a whole step after the peer last read the chunk that is being replaced.
+    in the layer before. It writes a peer's rows only after the barrier that follows the peer's use of the rows before,
+    and a peer's ring only a whole step after the peer last read the chunk that it replaces.
 
     Args:
         memory: of the ranks.
