@@ -56,9 +56,9 @@ class WanVaeConfig:
         encoder_dim, decoder_dim: channels at the finest level. A smaller decoder is faster and needs its own weights.
         multipliers: channels of the levels, from fine to coarse, in units of these.
         residual_blocks: of each level of the encoder; the decoder has one more.
-        temporal: whether frames are halved with the pixels, after each level but the last.
+        temporal: for each level but the last, whether frames are halved with the pixels after it.
         patch: side of the pixel block that is one input pixel.
-        shortcuts: around each level (Wan 2.2).
+        shortcuts: whether each level has one around it (Wan 2.2).
         compact_cache: the decoder remembers the frames before a chunk as bytes, in half the memory.
         weights: safetensors file with the published weights, original or diffusers names; empty = random weights.
     """
@@ -85,7 +85,7 @@ class AutoencoderConfig:
 
     Attributes:
         encoder_channels, decoder_channels: of the small one, from fine to coarse, at 1/4, 1/8 and 1/16 of the frame.
-        wan: takes the Wan VAE instead.
+        wan: the Wan VAE, which replaces the small one.
     """
 
     encoder_channels: list[int] = field(default_factory=lambda: [48, 96, 128, 160])
@@ -173,7 +173,7 @@ def with_context(config: ModelConfig, context: int, name: str) -> ModelConfig:
     """The same model with another context: chunks that a chunk attends to, those of the sink and itself among them.
 
     Raises:
-        UserError: no room for a chunk beside the sink; `name` is the model's, for the message.
+        UserError: no room for a chunk beside the sink. The message names the model `name`.
     """
     if context <= config.sink:
         raise UserError(f"a context of {context} is too short; model {name!r} needs at least {config.sink + 1}")
@@ -200,8 +200,8 @@ def check(config: ModelConfig, where: str) -> None:
     if (wan := config.autoencoder.wan) is not None:
         require(
             config.latent_stride == wan.stride and len(wan.multipliers) == len(wan.temporal) + 1,
-            f"autoencoder.wan has a stride of {wan.stride}, which must be latent_stride, and needs a multiplier for "
-            "each of its levels, one more than temporal has",
+            f"latent_stride must be the stride of autoencoder.wan, {wan.stride}, and autoencoder.wan.multipliers must "
+            "have one entry more than autoencoder.wan.temporal",
         )
     require(len(dit.rope_theta) == 3, "dit.rope_theta needs three numbers: time, height, width")
     require(dit.prediction in ("x0", "velocity"), f"dit.prediction must be x0 or velocity, not {dit.prediction!r}")
