@@ -56,9 +56,9 @@ class WanVaeConfig:
         encoder_dim, decoder_dim: channels at the finest level. A smaller decoder is faster and needs its own weights.
         multipliers: channels of the levels, from fine to coarse, in units of these.
         residual_blocks: of each level of the encoder; the decoder has one more.
-        temporal: for each level but the last, whether frames are halved with the pixels after it.
+        temporal: whether frames are halved with the pixels, after each level but the last.
         patch: side of the pixel block that is one input pixel.
-        shortcuts: whether each level has one around it (Wan 2.2).
+        shortcuts: around each level (Wan 2.2).
         compact_cache: the decoder remembers the frames before a chunk as bytes, in half the memory.
         weights: safetensors file with the published weights, original or diffusers names; empty = random weights.
     """
@@ -85,7 +85,7 @@ class AutoencoderConfig:
 
     Attributes:
         encoder_channels, decoder_channels: of the small one, from fine to coarse, at 1/4, 1/8 and 1/16 of the frame.
-        wan: the Wan VAE, which replaces the small one.
+        wan: takes the Wan VAE instead.
     """
 
     encoder_channels: list[int] = field(default_factory=lambda: [48, 96, 128, 160])
