@@ -1,4 +1,4 @@
-"""Softmax attention of one chunk's queries over its whole context, by the fastest means at hand.
+"""Softmax attention of one chunk's queries over its whole context, by the fastest backend there is.
 
 | backend | what | operands |
 |---|---|---|
@@ -51,8 +51,8 @@ def attend(
         v: [keys, heads, head_dim], q's dtype. A view whose key axis is contiguous (v.stride(0) == 1) suits `triton`
             and `reference` only: fa3-fwd is built without the kernels for it.
         q_scale, k_scale, v_scale: float32 [heads]; with FP8 operands, and only with them.
-        backend: "auto" takes the first of fa3, cudnn, triton (FP8: fa3, triton) that serves these tensors, else the
-            reference; for float32 always that.
+        backend: "auto" takes the first of fa3, cudnn, triton (FP8: fa3, triton) that serves these tensors, and the
+            reference if none does. float32 always goes to the reference.
 
     Returns:
         [tokens, heads, head_dim]; bfloat16 for FP8 operands, else q's dtype.
@@ -107,9 +107,9 @@ def _scaled_dot_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _choose(q: Tensor, k: Tensor, v: Tensor) -> Backend:
-    """By rate: fa3 leads on Hopper; cuDNN is next but without FP8; both refuse what they can't take.
+    """The fastest backend that serves these tensors: fa3 leads on Hopper, then cuDNN, which has no FP8.
 
-    Who asks for float32 wants its precision, and tensor cores would round its operands.
+    float32 is left to the reference, because tensor cores would round its operands.
     """
     if q.is_cuda and q.dtype != torch.float32 and not torch.is_grad_enabled():
         for name in ("fa3", "cudnn", "triton"):

@@ -1,9 +1,9 @@
 """FlashAttention-3 (Shah et al. 2024), wheel fa3-fwd, with its last wave filled.
 
-An SM works on one block of queries of one head, and all blocks take equally long: 20 heads of 2,992 queries are 480
-blocks, 3.6 waves of 132 SMs that last as long as 4. Where it pays, the last heads are left to a launch beside the
-first, in which the keys of a block are split among several SMs (Flash-Decoding, Dao et al. 2023): its smaller pieces
-fill the SMs that the last wave leaves idle.
+An SM works on one block of queries of one head, and all blocks take equally long. 20 heads of 2,992 queries are 480
+blocks: 3.6 waves of 132 SMs, which last as long as 4. Where it pays, a second launch beside the first takes the last
+heads and splits the keys of each block among several SMs (Flash-Decoding, Dao et al. 2023). Its smaller pieces fill the
+SMs that the last wave leaves idle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torch import Tensor
 BLOCK = 128
 HEAD_DIM = 128
 MAX_SPLITS = 4
-# In waves of whole blocks, from what an H200 took (kernels/RESULTS.md): a second launch; merging a piece an SM.
+# Costs measured on an H200 (kernels/RESULTS.md), where a wave of whole blocks is 1: of a second launch, and of merging
+# one piece on every SM.
 LAUNCH, PIECE = 0.18, 0.045
 # With fewer keys a wave is too short for a second launch.
 KEYS = 8192
@@ -56,7 +57,7 @@ def attend_fa3(
         return out
     main, side = torch.cuda.current_stream(device), _side_stream(device)
     side.wait_stream(main)
-    launch(0, first, 1)  # before the pieces, which are to come after its blocks
+    launch(0, first, 1)  # first, so that its blocks start before the pieces
     with torch.cuda.stream(side):
         launch(first, heads, splits)
     main.wait_stream(side)
@@ -64,7 +65,7 @@ def attend_fa3(
 
 
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """One stream a thread and device: what another thread put on it would get into a graph that this one captures."""
+    """One stream for each thread and device: a graph that this thread captures must not hold another thread's work."""
     streams = _local.__dict__.setdefault("streams", {})
     if device not in streams:
         streams[device] = torch.cuda.Stream(device)
@@ -87,7 +88,7 @@ def split_last_wave(heads: int, blocks: int, sms: int) -> tuple[int, int]:
         sms: of the GPU.
 
     Returns:
-        (heads, 1) where a launch of its own for the last heads does not pay.
+        (heads, 1) if a second launch does not pay.
     """
     best = float(math.ceil(heads * blocks / sms)), heads, 1
     for first in range(1, heads):

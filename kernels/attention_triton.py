@@ -84,8 +84,7 @@ def attend_triton(
     keys = k.shape[0]
     fp8 = q.dtype == FP8
     tiling = tiling or default_tiling(q.device, head_dim, q.element_size())
-    # The interpreter, having no GPU to ask, multiplies FP8 as it is.
-    # Tensor cores take FP8 products of 32 channels or more.
+    # Tensor cores take FP8 products of 32 channels or more. The interpreter multiplies FP8 as it is.
     dequantise = fp8 and q.is_cuda and (not has_fp8_products(q.device) or q.shape[2] < 32)
     if dequantise:
         q, k, v = (x.view(torch.uint8) for x in (q, k, v))

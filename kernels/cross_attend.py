@@ -1,7 +1,7 @@
 """Cross-attention of a chunk to its few condition tokens: RMS norm of q, attention and quantisation in one pass.
 
-Bound by memory: q is read and the result written, and little is computed in between. Only the norm of a row needs all
-of its heads at once; one number a row, it is found by a pass of its own.
+Memory sets the pace: the kernel reads q, writes the result and computes little in between. Only the norm needs all
+heads of a row at once. It is one number a row, and a first pass computes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernels.fp8 import FP8, Precision, Quantised, store
 
 # Queries and keys of a tile, warps, and registers of a thread: three programs share an SM of Hopper.
 ROWS, KEYS, WARPS, REGISTERS, PROGRAMS = 64, 64, 4, 168, 3
-# Of the loop over tiles of queries.
+# Stages of the loop over tiles of queries.
 STAGES = 2
 
 # A tile of one head is a power of two wide, and no wider than registers allow.
@@ -65,7 +65,7 @@ def cross_attend_triton(
 ) -> Tensor | Quantised:
     """`cross_attend` by the kernels: contiguous tensors on one device, q [rows, heads * head_dim]."""
     (rows, dim), (keys, heads, head_dim) = q.shape, k.shape
-    # A scale that a whole row decides needs a row's result whole.
+    # A scale that is taken from a row needs the row's whole result: `store` applies it afterwards.
     scale = to if isinstance(to, Tensor) else None
     out = torch.empty_like(q, dtype=q.dtype if scale is None else FP8)
     inverse_rms = q.new_empty(rows, dtype=torch.float32)
@@ -126,8 +126,8 @@ def _cross_attend(
 ):
     """Some tiles of queries of one head; `scale` is a scalar in memory, or None.
 
-    FEW: one tile holds all keys; a program loads them once. The last rows come first, for of q they are what the pass
-    before has left in the L2 cache.
+    FEW: one tile holds all keys; a program loads them once. The last rows come first: the pass before has left these
+    rows of q in the L2 cache.
     """
     program = tl.program_id(0)
     head = program % HEADS
@@ -158,7 +158,7 @@ def _cross_attend(
                 real = start + key < keys
                 place_k = start * (HEADS * HEAD_DIM) + source
                 told = tl.load(k + place_k, real[:, None], 0.0)
-                value = tl.load(v + place_k, real[:, None], 0.0)  # here, so that both are on their way at once
+                value = tl.load(v + place_k, real[:, None], 0.0)  # here, so that the two loads overlap
                 acc, peak, total = _meet(x, told, value, real, acc, peak, total)
         acc *= (factor / total)[:, None]
         tl.store(tl.max_contiguous(out + place, (1, 8)), saturate(acc, out.dtype.element_ty), inside[:, None])

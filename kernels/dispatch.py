@@ -1,4 +1,4 @@
-"""Triton where it is installed, when a kernel serves instead of its reference, and what it may assume of pointers."""
+"""What kernels share: Triton if it is installed, the choice between kernel and reference, alignment, stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ try:
     import triton.language as tl
 
     jit = triton.jit
-except ModuleNotFoundError:  # a laptop without a GPU: kernels can be imported, not run
+except ModuleNotFoundError:  # a laptop without a GPU can import kernels, not run them
     triton = tl = None
 
     def jit(function):
@@ -33,7 +33,7 @@ def takes_kernel(*tensors: Tensor | None) -> bool:
     )
 
 
-# A row of so many numbers is enough for an SM; programs of narrower rows share one.
+# A row of this many numbers keeps an SM busy; several programs of narrower rows share an SM.
 _WIDE_ROW = 8192
 
 
@@ -44,7 +44,7 @@ def row_programs(device: torch.device, rows: int, width: int) -> int:
 
 @functools.cache
 def persistent_programs(device: torch.device, an_sm: int) -> int:
-    """Programs that go over many rows each, so that a row is on its way while the one before is worked on.
+    """How many programs to start if each goes over many rows and loads a row while it works on the one before.
 
     Args:
         device: that they run on. Triton's interpreter gets two, so that each has several rows there too.

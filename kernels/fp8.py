@@ -10,7 +10,7 @@ from torch import Tensor
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
 
-# Smallest magnitude that a row's scale is taken from: a row of zeros must not divide by zero.
+# The smallest magnitude that a scale is taken from: a row of zeros must not lead to a division by zero.
 TINY = 1e-12
 
 # How a result is stored: None = in the input's dtype; a float32 scalar tensor = FP8 with that scale, known beforehand;
@@ -46,7 +46,7 @@ def dequantise(x: Quantised) -> Tensor:
 
 
 def store(x: Tensor, to: Precision) -> Tensor | Quantised:
-    """x as `to` asks: itself, or `Quantised`."""
+    """x stored as `to` says: x itself, or `Quantised`."""
     if to is None:
         return x
     return quantise_rows(x) if isinstance(to, str) else quantise(x, to)

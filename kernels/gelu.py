@@ -45,8 +45,8 @@ def gelu_triton(x: Tensor, to: Precision = None) -> Tensor | Quantised:
 def _gelu_of(x):
     """x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): exact also at negative x, where 1 + tanh(u) cancels.
 
-    In powers of two, and with the reciprocal as a squared rsqrt, it takes two thirds of the instructions of exp and
-    division, which would outlast the memory traffic.
+    Powers of two, and a squared rsqrt as the reciprocal, take two thirds of the instructions of exp and division. With
+    those the arithmetic would take longer than the memory traffic.
     """
     root = tl.rsqrt(1.0 + tl.exp2(x * (-2.302208198144325 - 0.1029432395800235 * (x * x))))
     return x * root * root

@@ -2,17 +2,17 @@
 
 A convolution of a streaming decoder reads its frames with two older ones in front and a border of zeros around. Written
 as separate operations (add, norm, SiLU, cat, pad) that costs more than the convolution itself. Here the kernel that
-ends the previous layer writes straight into the convolution's input buffer, the halo, whose border stays zero forever,
-puts the two remembered frames in front and remembers the last two in their place.
+ends the previous layer writes straight into the convolution's input buffer, the halo. It also puts the two remembered
+frames in front and remembers the last two in their place. The halo's border stays zero for ever.
 
-A kernel of 3 over an even number of frames is filtered minimally along time: F(2, 3) of S. Winograd, Arithmetic
+A kernel of 3 over an even number of frames takes minimal filtering along time: F(2, 3) of S. Winograd, Arithmetic
 Complexity of Computations (1980). Two frames, made from four, take four products instead of six:
 
     in      d0 = a - c    d1 = b + c          d2 = c - b          d3 = b - d
     weight  g0            (g0 + g1 + g2) / 2  (g0 - g1 + g2) / 2  g2
     out     m0 + m1 + m2 and m1 - m2 - m3, with mi the product of di and its weight
 
-The products are convolutions in space alone. Both transforms cost a few additions where the halo is filled anyway.
+The products are convolutions in space alone. Both transforms cost a few additions in a pass that is needed anyway.
 
 Tensors are channels-last: [frames, height, width, channels].
 """
@@ -52,7 +52,7 @@ _WARPS = 4
 
 
 class Sum(NamedTuple):
-    """branch + bias + residual, not added yet: whoever reads it adds on the way.
+    """branch + bias + residual, not added yet: the reader adds them as it loads them.
 
     Attributes:
         branch: a convolution's output, in one of the layouts.
@@ -106,8 +106,8 @@ class Cache(NamedTuple):
     """The last two input frames of one convolution, for several streams.
 
     Attributes:
-        data: [slots, 2, h, w, c], in the activations' dtype, or uint8: value = low + code^2 * step of its pixel, finest
-            at the bottom, where SiLU puts half of all values.
+        data: [slots, 2, h, w, c], in the activations' dtype, or uint8: value = low + code^2 * step of its pixel. Steps
+            are finest near low, where SiLU puts half of all values.
         span: float32 [slots, 2, h, w, 2], low and step of each pixel; None unless `data` is uint8.
     """
 
@@ -122,7 +122,7 @@ class Cache(NamedTuple):
         return low + self.data[slot].float().square() * step
 
     def write(self, slot: int, frames: Tensor) -> None:
-        """Remember the last two of `frames`, [t, h, w, c]; if it is one, the newer remembered one becomes the older."""
+        """Remember the last two of `frames`, [t, h, w, c]; of a single one, it and the newer remembered frame."""
         new = min(len(frames), PAST)
         if new < PAST:
             self.data[slot, 0] = self.data[slot, 1]
@@ -164,7 +164,7 @@ def fill_halo(
     """Form a sum, normalise it and write it into the middle of a convolution's input.
 
     h = silu(x / rms(x) * gamma); the RMS norm over channels of the Wan VAE: x / max(|x|, 1e-12) * sqrt(c) * gamma. The
-    arithmetic is float32. A float16 sum saturates: out of an infinity the norm would make a NaN, and the cache keep it.
+    arithmetic is float32. A float16 sum saturates: the norm would make a NaN of an infinity, and the cache keep it.
 
     Args:
         x: the sum, [t, h, w, c].
@@ -174,7 +174,7 @@ def fill_halo(
         silu: whether SiLU follows the norm.
         cache: its frames go in front of x's; afterwards it holds the last two of what was written.
         slot: int64 [], the stream whose frames of the cache are meant.
-        total: [t, h, w, c], receives x itself; may be x.residual.
+        total: [t, h, w, c], where x itself is stored; may be x.residual.
     """
     if takes_kernel(x.branch, x.residual, halo, total):
         fill_halo_triton(x, halo, gamma=gamma, silu=silu, cache=cache, slot=slot, total=total)

@@ -93,7 +93,7 @@ def _convert(levels: Tensor) -> Tensor:
 
 
 def _mix(pixels: Tensor, weights: Sequence[float], offset: float) -> Tensor:
-    """One plane of [n, 3, H, W], flat: [n, H * W]. No tensor of constants, which a graph's capture could not make."""
+    """One plane of [n, 3, H, W], flat: [n, H * W]. A captured graph could not make a tensor of the weights."""
     red, green, blue = pixels.unbind(1)
     return (weights[0] * red + weights[1] * green + weights[2] * blue + offset).flatten(1)
 

@@ -1,4 +1,4 @@
-"""What joins the parts of a transformer block: residual, layer norm, modulation and quantisation in one pass."""
+"""The operation between two branches of a transformer block: residual, layer norm, modulation and quantisation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.dispatch import jit, row_programs, saturate, takes_kernel, tl, triton
 from kernels.fp8 import FP8, FP8_MAX, TINY, Precision, Quantised, store
 
-# Numbers of a row that one thread holds; rows that a program works on or waits for.
+# Numbers of a row that one thread holds; rows that a program works on or loads at a time.
 PER_THREAD = 32
 STAGES = 3
 
@@ -132,7 +132,7 @@ def _residual_norm(
     TINY: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Rows at the distance of the number of programs, each held in registers from its load to its store."""
+    """Every n-th row, n the number of programs; a row stays in registers from its load to its store."""
     columns = tl.arange(0, BLOCK)
     inside = columns < DIM
     if gate is not None:

@@ -1,4 +1,4 @@
-"""Attention output back to the ranks that own its rows: quantise, and write into their buffers."""
+"""Attention's output goes back to the ranks that own its rows: quantised, and written into their buffers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""All that happens to a chunk's q, k and v between their projection and attention, once, at write time.
+"""Everything between the projection of a chunk's q, k and v and attention, done once, at write time.
 
 RMS norm of q and k over the full width, rotary embedding, quantisation with a scale a head, and the layout that
 attention reads: q beside the chunk's other rows, k and v in the ring of the KV cache. Heads are dealt to the ranks of a
-sequence group; where the targets are memory of other GPUs, writing is the exchange.
+sequence group. If the targets are memory of other GPUs, the write is also the exchange.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from kernels.dispatch import (
 )
 from kernels.fp8 import FP8, FP8_MAX
 
-# Rows that a program works on or waits for.
+# Rows that a program works on or loads at a time.
 STAGES = 4
 WARPS = 8
-# Tile of v where it is transposed, [rows, channels]: a full line of 128 bytes is read of each row and written of each
+# Tile of a transposed v, [rows, channels]: a program reads a full line of 128 bytes of each row, and writes one of each
 # channel.
 VALUE_TILE = (128, 64)
 
@@ -53,6 +53,23 @@ class QkvTarget:
     values_transposed: bool = False
 
 
+class ProjectedQkv(NamedTuple):
+    """q, k and v of some rows of a chunk as their projection left them, and what norms and rotates them.
+
+    Attributes:
+        qkv: [rows, 3 * dim], q, k and v side by side.
+        norm_q, norm_k: [dim], weights of the RMS norms.
+        cos, sin: float32 [rows, head_dim / 2], rotation of these rows. With cos 1 and sin 0, K is written as
+            `anchor_sink` takes it.
+    """
+
+    qkv: Tensor
+    norm_q: Tensor
+    norm_k: Tensor
+    cos: Tensor
+    sin: Tensor
+
+
 class QkvScales(NamedTuple):
     """float32 [heads] each, over the heads of all ranks: value = data * scale."""
 
@@ -62,11 +79,7 @@ class QkvScales(NamedTuple):
 
 
 def write_qkv(
-    qkv: Tensor,
-    norm_q: Tensor,
-    norm_k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
+    x: ProjectedQkv,
     *,
     targets: Sequence[QkvTarget],
     cursor: Tensor,
@@ -77,45 +90,25 @@ def write_qkv(
 ) -> None:
     """Norm, rotate, quantise and write the q, k and v of some rows of a chunk.
 
-    Row i of qkv is row first_row + i of the chunk: of target.q and, from `cursor` on, of target.keys and target.values.
-    Rows from `tokens` on are padding: they reach q alone. Rows reach transposed values in pieces of 16 bytes where
-    first_row, tokens and ring_rows are multiples of 16, and in smaller ones else.
-
-    With cos 1 and sin 0, K is written as `anchor_sink` takes it.
+    Row i of x is row first_row + i of the chunk: of target.q and, from `cursor` on, of target.keys and target.values.
+    Rows from `tokens` on are padding: they reach q alone. Transposed values are written in pieces of 16 bytes if
+    first_row, tokens and ring_rows are multiples of 16, and in smaller pieces otherwise.
 
     Args:
-        qkv: [rows, 3 * dim], q, k and v side by side.
-        norm_q, norm_k: [dim], weights of the RMS norms.
-        cos, sin: float32 [rows, head_dim / 2], rotation of these rows.
+        x: the rows.
         targets: n, one a rank: rank r owns heads [r * heads / n, (r + 1) * heads / n).
         cursor: int64 scalar on the device, the chunk's first row in the ring, a multiple of `tokens`.
-        first_row: of qkv within the chunk.
+        first_row: of x within the chunk.
         tokens: rows of a chunk.
         scales: of FP8 targets; None for others.
         eps: of the norms.
     """
-    function = write_qkv_triton if takes_kernel(qkv, norm_q, norm_k, cos, sin, cursor) else write_qkv_reference
-    function(
-        qkv,
-        norm_q,
-        norm_k,
-        cos,
-        sin,
-        targets=targets,
-        cursor=cursor,
-        first_row=first_row,
-        tokens=tokens,
-        scales=scales,
-        eps=eps,
-    )
+    function = write_qkv_triton if takes_kernel(*x, cursor) else write_qkv_reference
+    function(x, targets=targets, cursor=cursor, first_row=first_row, tokens=tokens, scales=scales, eps=eps)
 
 
 def write_qkv_reference(
-    qkv: Tensor,
-    norm_q: Tensor,
-    norm_k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
+    x: ProjectedQkv,
     *,
     targets: Sequence[QkvTarget],
     cursor: Tensor,
@@ -126,15 +119,15 @@ def write_qkv_reference(
 ) -> None:
     """`write_qkv` in plain PyTorch, float32 inside."""
     head_dim = targets[0].q.shape[2]
-    q, k, v = qkv.float().chunk(3, 1)
-    q, k = (F.rms_norm(y, y.shape[1:], w.float(), eps) for y, w in ((q, norm_q), (k, norm_k)))
+    q, k, v = x.qkv.float().chunk(3, 1)
+    q, k = (F.rms_norm(y, y.shape[1:], w.float(), eps) for y, w in ((q, x.norm_q), (k, x.norm_k)))
     q, k, v = (y.unflatten(1, (-1, head_dim)) for y in (q, k, v))
-    q, k = rotate_pairs(q, cos, sin), rotate_pairs(k, cos, sin)
+    q, k = rotate_pairs(q, x.cos, x.sin), rotate_pairs(k, x.cos, x.sin)
     if scales is not None:
         q, k, v = (y * scale.reciprocal()[:, None] for y, scale in zip((q, k, v), scales, strict=True))
-    rows = len(qkv)
+    rows = len(x.qkv)
     kept = max(0, min(rows, tokens - first_row))
-    ring = cursor + first_row + torch.arange(kept, device=qkv.device)
+    ring = cursor + first_row + torch.arange(kept, device=x.qkv.device)
     for rank, target in enumerate(targets):
         heads = target.q.shape[1]
         own = slice(rank * heads, (rank + 1) * heads)
@@ -145,11 +138,7 @@ def write_qkv_reference(
 
 
 def write_qkv_triton(
-    qkv: Tensor,
-    norm_q: Tensor,
-    norm_k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
+    x: ProjectedQkv,
     *,
     targets: Sequence[QkvTarget],
     cursor: Tensor,
@@ -159,7 +148,7 @@ def write_qkv_triton(
     eps: float = 1e-6,
 ) -> None:
     """`write_qkv` by the kernel: contiguous tensors, head_dim a power of two, targets on any GPU within reach."""
-    rows = len(qkv)
+    rows = len(x.qkv)
     heads, head_dim = targets[0].q.shape[1:]
     kept = max(0, min(rows, tokens - first_row))
     transposed = targets[0].values_transposed
@@ -169,16 +158,12 @@ def write_qkv_triton(
         *(tensor.data_ptr() for target in targets for tensor in (target.q, target.keys, target.values)),
     )
     ring_stride = targets[0].values.stride(1) if transposed else 0
-    # Where v is transposed, its rows lie side by side: they can be written this many at a time.
+    # The rows of a transposed v lie side by side: this many can be written at a time.
     run = common_alignment(first_row, tokens, kept, ring_stride, *(target.values.data_ptr() for target in targets))
     q_scale, k_scale, v_scale = scales or (None, None, None)
     heads_block = triton.next_power_of_2(heads * len(targets))
-    _write_qkv[(row_programs(qkv.device, rows, heads_block * head_dim), 3)](
-        qkv,
-        norm_q,
-        norm_k,
-        cos,
-        sin,
+    _write_qkv[(row_programs(x.qkv.device, rows, heads_block * head_dim), 3)](
+        *x,
         q_scale,
         k_scale,
         v_scale,
@@ -394,12 +379,12 @@ def _transpose_values(
 
 
 def anchor_sink(sink_keys: Tensor, cos: Tensor, sin: Tensor, keys_out: Tensor, scale: Tensor | None = None) -> None:
-    """Rotate the K of a sink chunk for its new place in time, in all layers; other channels of keys_out stay.
+    """Rotate the K of a sink chunk to its new place in time, in all layers; other channels of keys_out stay.
 
     Args:
         sink_keys: [layers, tokens, heads, head_dim], normalised, not rotated.
         cos, sin: float32 [tokens, pairs], pairs <= head_dim / 2: the first pairs of each head are rewritten. Those of
-            time are the only ones that change from chunk to chunk.
+            time alone change from chunk to chunk.
         keys_out: [layers, tokens, heads, head_dim], the sink's rows of the ring.
         scale: float32 [layers, heads], of FP8 keys_out; None for others.
     """

@@ -1,1 +1,1 @@
-"""How fast one step of the DiT is on the GPUs at hand, and against what: behind `characters bench step`."""
+"""Behind `characters bench`: speed and exactness of the DiT's step and of the Wan decoder on the GPUs present."""

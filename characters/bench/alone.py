@@ -8,16 +8,16 @@ from torch import Tensor
 from kernels.comm.exchange import LocalExchange
 from kernels.fp8 import FP8
 
-# Standard deviation of random FP8 data behind a calibrated scale: outliers come near the largest number, and as many
-# bits toggle as in a real step, which decides how much power a product draws.
+# Standard deviation of random FP8 data behind a calibrated scale: outliers come near the largest number. As many bits
+# toggle as in a real step, which decides how much power a product draws.
 _SPREAD = 40.0
 
 
 class AloneExchange(LocalExchange):
-    """An `Exchange` that moves this rank's own data, all of it, to memory of its own; nothing is waited for.
+    """An `Exchange` that writes all of this rank's data to its own memory and waits for nobody.
 
-    What the others would send is random and lies there from the start. So the work is that of a rank of the group,
-    writes included, and the link is not.
+    What the others would send is random and there from the start. So the work is that of a rank of the group, writes
+    included; only the link is missing.
 
     Args:
         size: ranks of the group; this one is rank 0.

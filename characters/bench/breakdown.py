@@ -9,7 +9,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-# Kernel names by kind; the first that matches. FlashAttention is built on CUTLASS, as are many matrix products.
+# Kernel names by kind; the first match counts. FlashAttention is built on CUTLASS, as are many matrix products.
 KINDS = {
     "attention": r"flash|fmha|attend|cudnn.*(attention|sdpa)",
     "ring write": r"write_qkv|anchor_sink",
@@ -25,8 +25,8 @@ def breakdown(step: Callable[[], object]) -> dict[str, float]:
     """Profile one call.
 
     Returns:
-        Milliseconds by kind, and those between kernels; empty where the driver doesn't let kernels be traced. Time in
-        which several kernels run counts once, as the earliest one's.
+        Milliseconds by kind, and those between kernels; empty if the driver lets no kernels be traced. Where several
+        kernels run, time counts once, for the earliest one.
     """
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
@@ -51,5 +51,5 @@ def share_out(kernels: list[tuple[str, float, float]]) -> dict[str, float]:
 
 
 def kind_of(name: str) -> str:
-    """The kind of work that a kernel's name tells."""
+    """The kind of work that a kernel does, by its name."""
     return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)), OTHER)

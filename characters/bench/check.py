@@ -22,12 +22,12 @@ from characters.model.sampler import Sampler
 from kernels.fp8 import FP8, FP8_MAX
 from kernels.write_qkv import rotate_pairs
 
-# Chunks of the comparison in three precisions, of that between FP8 and bfloat16, and of that between plans.
+# Chunks of the three comparisons: of all precisions, of FP8 with bfloat16, and of plans.
 SHORT, LONG, PLANNED = 4, 64, 12
-# Chunks of a plan after which progress is told.
+# A plan's progress is reported every so many chunks.
 REPORTED = 4
 
-# Layers that are reported: ever farther apart.
+# The layers after which errors are reported.
 DEPTHS = (1, 2, 4, 8, 16, 32, 48)
 
 
@@ -50,9 +50,9 @@ VARIANTS = {
 def check_numbers(job: Job, say: Callable[[str], None]) -> None:
     """Run all comparisons and report.
 
-    Layer by layer all chunks pass through one layer before the next is built: the residual stream is all that layers
-    hand on, but for models that see the chunk before (dit.concat_previous). So the largest model is compared in float32
-    on one GPU.
+    All chunks pass through one layer before the next layer is built, since layers hand on nothing but the residual
+    stream. So even the largest model is compared in float32 on one GPU. Models that see the chunk before
+    (dit.concat_previous) are built whole.
     """
     device = torch.device(job.device)
     say(f"relative RMS error of the residual stream against float32, chunk {SHORT} of a stream:")
@@ -100,7 +100,7 @@ def roll(job: Job, group: Group, progress: Progressed, *, chunks: int, say: Call
 
 
 def sink_mismatches(cache: KVCache) -> int:
-    """How many of the sink's numbers that turn with time are not where float64 angles of the last chunk put them."""
+    """How many numbers of the sink's K differ from a fresh rotation by float64 angles of the last chunk."""
     wrong, last, channels = 0, cache.index - 1, 2 * cache.rope.time_pairs
     for sink in range(cache.sink):
         rows = slice(sink * cache.slot_rows, (sink + 1) * cache.slot_rows)
@@ -112,7 +112,7 @@ def sink_mismatches(cache: KVCache) -> int:
                 scale = cache.scales[layer, 1, cache.own_heads][:, None]
                 keys = (keys / scale).clamp(-FP8_MAX, FP8_MAX)
             found = ring[..., :channels].float()
-            # An angle's last bit may turn a rounding: neighbours of e4m3 are up to 1/8 apart, of bfloat16 1/128.
+            # An angle's last bit may change a rounding: neighbours of e4m3 are up to 1/8 apart, of bfloat16 1/128.
             step = 1 / 8 if ring.dtype == FP8 else 1 / 128
             wrong += int(((keys.to(ring.dtype).float() - found).abs() > step * found.abs().clamp_min(step)).sum())
     return wrong
@@ -154,7 +154,7 @@ class _Stream:
         dit = build_dit(self._config, self._source, layers=span, fp8=self._variant.fp8)
         tokens = conditions(dit, self._device)
         if self._variant.fp8 is not None:
-            # Scales from another stream than the one that is measured.
+            # Scales come from another stream than the measured one.
             self._calibrated = calibrate(
                 dit, self._reference, tokens, tokens, seed=99, chunks=CHUNKS, hidden=self._calibrated
             )
@@ -172,7 +172,7 @@ class _Stream:
 
 
 def _check_ring(job: Job, device: torch.device, say: Callable[[str], None]) -> None:
-    """FP8, around the ring and far out: only the current slot changes, and the sink is turned exactly."""
+    """In FP8, around the ring and after a month: only the current slot changes, and the sink is rotated exactly."""
     config = job.config
     layers = None if config.dit.concat_previous else (0, 1)
     dit = build_dit(config, weights(job, device, torch.bfloat16), layers=layers, fp8="static")
@@ -193,8 +193,8 @@ def _check_ring(job: Job, device: torch.device, say: Callable[[str], None]) -> N
             same[:, : cache.sink * cache.slot_rows, :, : 2 * cache.rope.time_pairs] = True
             touched += int((~same).sum())
             turned += sink_mismatches(cache)
-    say(f"ring, {2 * steps} steps, two wraps, at the start and after a month: {touched} bytes touched")
-    say(f"  that should not be, {turned} of the sink's keys off a fresh rotation")
+    say(f"ring, {2 * steps} steps at the start and after a month, two wraps: {touched} bytes changed outside the slot,")
+    say(f"  {turned} of the sink's keys differ from a fresh rotation")
 
 
 def _error(a: Tensor, b: Tensor) -> float:

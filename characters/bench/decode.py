@@ -1,6 +1,6 @@
 """The decoder of the large models on GPUs: time of a chunk and of its parts, memory, the eager baseline.
 
-Every finding is told as soon as it is made, so that a run that fails or is stopped has said what it knew.
+Each finding is reported as soon as it is known, so that a run that fails or is stopped loses none.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Job:
         split: GPUs that share a picture's rows.
         seconds: of each measurement.
         baseline: measure diffusers' decoder as well.
-        check: of a split picture: compare it with the whole one instead of timing it.
+        check: compare a split picture with the whole one, instead of timing.
     """
 
     config: ModelConfig
@@ -74,21 +74,21 @@ class Job:
 
 
 class Report:
-    """What one GPU finds out; what fails is said too, and the rest goes on.
+    """Reports what one GPU measures. A part that fails is reported too, and the rest goes on.
 
     Args:
         say: called with each line.
 
     Attributes:
         complete: nothing has failed.
-        flops: of a chunk's convolutions, which are all but some 2 %; nan until they are counted.
+        flops: of a chunk's convolutions, all but some 2 % of its work; nan until they are counted.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say, self.complete, self.flops = say, True, math.nan
 
     def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
-        """A part of the measurement; None if it failed. Raises UserError if the user can put it right."""
+        """Run a part of the measurement; None if it failed. Raises UserError if the user can put it right."""
         try:
             return measure()
         except UserError:
@@ -99,7 +99,7 @@ class Report:
             return None
 
     def time(self, name: str, measure: Callable[[], Timing]) -> Timing | None:
-        """A row of figures."""
+        """Report a row of figures."""
         timing = self.attempt(name, measure)
         if timing is not None:
             rate = "" if math.isnan(self.flops) else f", {timing.teraflops(self.flops):.0f} TFLOP/s"
@@ -252,7 +252,7 @@ class Like:
 
 
 class Convolutions(TorchDispatchMode):
-    """Notes the convolutions that are called, to call them again without all else."""
+    """Records the convolutions that are called, to call them again without anything between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,13 +261,13 @@ class Convolutions(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if "conv" in func.__name__:
-            # An output would be kept from whoever could use its memory.
+            # A kept output would keep its memory from others.
             given = {name: Like(value) if name == "out" else value for name, value in kwargs.items()}
             self._calls.append((func, args, given))
         return func(*args, **kwargs)
 
     def run(self) -> None:
-        """All of them, on the buffers that they had."""
+        """Call all of them again, on the same buffers."""
         for func, args, kwargs in self._calls:
             func(*args, **{name: v.empty() if isinstance(v, Like) else v for name, v in kwargs.items()})
 

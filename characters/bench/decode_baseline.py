@@ -16,8 +16,8 @@ from characters.model.wan_vae.stream import fastest_convolutions
 
 DTYPE = torch.bfloat16
 
-# Chunks before the timed ones: each of the first three meets caches of another length, and so convolutions of sizes of
-# their own.
+# Untimed chunks, and timed ones. Each of the first three has caches of another length, and so convolutions of other
+# sizes.
 WARM, TIMED = 3, 5
 
 
@@ -25,7 +25,7 @@ def published_decoder(config: ModelConfig, device: torch.device) -> Any:
     """diffusers' autoencoder with random weights.
 
     Raises:
-        UserError: there is no diffusers, or the model's is the Wan 2.2 VAE, which it decodes another way.
+        UserError: diffusers is not installed, or the model has the Wan 2.2 VAE, which diffusers decodes another way.
     """
     wan = config.autoencoder.wan
     try:
@@ -33,7 +33,7 @@ def published_decoder(config: ModelConfig, device: torch.device) -> Any:
     except ModuleNotFoundError:
         raise UserError("diffusers is not installed; `pip install diffusers` for the comparison") from None
     if wan is None or wan.shortcuts:
-        raise UserError("the comparison is with the Wan 2.1 VAE, and this model has another")
+        raise UserError("the baseline decodes the Wan 2.1 VAE only, and this model has another")
     theirs = AutoencoderKLWan(
         base_dim=wan.encoder_dim,
         decoder_base_dim=wan.decoder_dim,

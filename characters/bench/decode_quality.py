@@ -20,8 +20,8 @@ from characters.model.wan_vae.vae import HALF, WanVae
 from characters.model.wan_vae.workspace import Workspace
 
 SEED = 5
-# Of decoded signals in [-1, 1] that are compared: that of pictures. Random weights give a pale one, which would flatter
-# every error.
+# Standard deviation of the decoded signals, in [-1, 1], that are compared: that of pictures. Random weights give a
+# smaller one, which would make every error look small.
 CONTRAST = 0.5
 
 
@@ -48,14 +48,13 @@ def check_quality(
 ) -> Iterator[tuple[str, float]]:
     """PSNR in dB of decoding in half precision, with an exact and a compact cache, against float32 without TF32.
 
-    Bfloat16 comes last, for comparison: what the same bytes are worth otherwise.
+    bfloat16, which takes the same bytes, comes last for comparison.
 
     Args:
         config: of the model.
         device: where to decode.
         chunks: that are compared, the first of a stream.
-        late: the chunk that is compared as well, by itself: what a compact cache gets wrong goes round in the layers
-            for many chunks before it is at its worst.
+        late: a later chunk that is compared by itself: errors of a compact cache grow over many chunks.
     """
     latents, after = smooth_latents(config, chunks, device), smooth_latents(config, late, device)
     with _without_tf32():
@@ -100,7 +99,7 @@ def _frames(streams: WanStreams, latents: Tensor) -> Tensor:
 
 
 def _with_contrast(vae: WanVae, latents: Tensor) -> WanVae:
-    """The same with its last layer scaled so that the first frame has `CONTRAST`."""
+    """The same VAE, its last layer scaled so that the first frame has the deviation `CONTRAST`."""
     scale = CONTRAST / _decode(vae, latents[:1], compact=False).std().to(latents.device)
     vae.decoder.conv_out.weight.mul_(scale)
     vae.decoder.conv_out.bias.mul_(scale)

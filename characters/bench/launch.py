@@ -16,12 +16,12 @@ from characters.bench.step import Group, Job, Progressed, forget
 
 T = TypeVar("T")
 
-# Runs on every GPU of a plan at once; a module's own function, which another process can import.
+# Runs on every GPU of a plan at once; a function that another process can import.
 Work: TypeAlias = Callable[[Job, Group, Progressed], T]
 
 
 def run(work: Work[T], job: Job) -> list[T]:
-    """What the work returns on each GPU, in the order of the plan's shards; on one if the job is for one alone."""
+    """What the work returns on each GPU, in the order of the plan's shards; of one GPU if the job is for one alone."""
     if job.alone or job.plan.gpus == 1:
         return [_run(0, work, job, None)]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""The step as such a system is first written, on the same share of work: what every improvement is measured against.
+"""The step as it is first written, on the same share of work: the baseline of every improvement.
 
-bfloat16 throughout; a cache of unrotated keys that is concatenated anew every chunk and rotated whole when it is read;
-every operation a kernel of its own, in the order of the formulas; q, k, v and outputs exchanged by NCCL.
+It is bfloat16 throughout. Its cache of unrotated keys is concatenated anew every chunk and rotated whole when it is
+read. Every operation is a kernel of its own, in the order of the formulas. NCCL exchanges q, k, v and outputs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class LaunchStyleStep:
         config: of the model; weights are random.
         shard: this GPU's share.
         conditions: condition tokens.
-        group: of the ranks of the sequence group; None = one rank alone, whose peers' part is random and lies there.
+        group: of the ranks of the sequence group; None = one rank alone, with random data in place of its peers'.
         device: a GPU.
 
     Attributes:
-        distinct: layers that have weights and a cache of their own; the others reuse them, where memory is short.
+        distinct: layers that have weights and a cache of their own; if memory is short, the others reuse these.
     """
 
     def __init__(

@@ -16,18 +16,19 @@ from characters.bench.step import Group, Job, Progressed, ShareOfStep
 from kernels.bench.sm_clock import CycleCounter
 from kernels.bench.timing import Replay, sustained
 
-# Steps over which a clock that drifts is taken to be steady.
+# The clock drifts; over this many steps it is taken to be steady.
 WINDOW = 100
 
 
 class Soaked(NamedTuple):
-    """What one GPU went through.
+    """What was measured on one GPU.
 
     Attributes:
         times: milliseconds of all steps.
-        cycles: of its clock, of those steps that one multiprocessor counted from beginning to end; None for others.
-        memory: growth of GPU memory in bytes; host: of the host's in KiB.
-        sink: how many of the sink's keys are not what a fresh rotation gives.
+        cycles: clock cycles of each step that one multiprocessor counted from beginning to end; None for others.
+        memory: growth of GPU memory in bytes.
+        host: growth of the host's memory in KiB.
+        sink: how many of the sink's keys differ from a fresh rotation.
     """
 
     times: list[float]
@@ -48,12 +49,12 @@ def soak_steps(job: Job, count: int, say: Callable[[str], None]) -> None:
         )
         say(
             f"rank {rank}: GPU memory {_signed(soaked.memory)} bytes, host memory {_signed(soaked.host)} KiB, "
-            f"{soaked.sink} of the sink's keys off a fresh rotation"
+            f"{soaked.sink} of the sink's keys differ from a fresh rotation"
         )
 
 
 def soak(job: Job, group: Group, progress: Progressed, *, count: int) -> Soaked:
-    """One GPU's part of it."""
+    """One GPU's part of `soak_steps`."""
     share = ShareOfStep(job, group, progress)
     sustained(_Counted(share, WINDOW, group.device), replays=WINDOW)
     counted = _Counted(share, count, group.device)
@@ -67,7 +68,7 @@ def soak(job: Job, group: Group, progress: Progressed, *, count: int) -> Soaked:
 
 
 class _Counted:
-    """A replay whose cycles are counted."""
+    """A replay that counts its clock cycles."""
 
     def __init__(self, share: Replay, count: int, device: torch.device) -> None:
         self._share, self._counter = share, CycleCounter(2 * count, device)
@@ -86,7 +87,7 @@ class _Counted:
 
 
 def steadied(values: Sequence[float | None]) -> list[float]:
-    """Each of the values that are known over the median of those among its WINDOW neighbours."""
+    """Each known value divided by the median of the known values among its WINDOW neighbours."""
     steady = []
     for start in range(0, len(values), WINDOW):
         known = [value for value in values[start : start + WINDOW] if value is not None]

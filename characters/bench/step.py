@@ -1,4 +1,4 @@
-"""One GPU's share of a step, built and timed: the real plan with a process a GPU, or one rank of it alone."""
+"""One GPU's share of a step, built and timed: of the real plan, with a process for each GPU, or of one rank alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kernels.comm.exchange import Exchange, LocalExchange
 # Called with the number of blocks built and of all.
 Progressed: TypeAlias = Callable[[int, int], None]
 
-# Condition tokens of a text; they cost next to nothing.
+# Condition tokens of a text; their number hardly matters.
 CONDITIONS = 64
 DTYPE = torch.bfloat16
 
@@ -70,7 +70,7 @@ class Result:
 
     Attributes:
         shard: its share.
-        step: by exchange, the best one first; chunk after chunk, waiting for other GPUs included.
+        step: times by exchange, the best one first; chunk after chunk, waiting for other GPUs included.
         flops: of the share, padding not counted.
         floor: of the share, None if not asked for.
         kinds: milliseconds of one step by kind of work.
@@ -147,7 +147,7 @@ class Group:
 
 
 class ShareOfStep:
-    """A sampler ready to be replayed, fed by the part before it and feeding the next, if there are any.
+    """A sampler ready to be replayed. It receives from the part before it and sends to the next, if there are any.
 
     Args:
         job: what is measured.
@@ -179,7 +179,7 @@ class ShareOfStep:
             self.memory = torch.cuda.memory_allocated(device)
 
     def replay(self) -> Tensor:
-        """Queue one chunk; what this part makes of it, in a buffer that the next one overwrites."""
+        """Queue one chunk; returns this part's result, in a buffer that the next call overwrites."""
         group = self._group
         if self._hidden is not None:
             group.receive(self._hidden)
@@ -264,14 +264,14 @@ def measure(job: Job, group: Group, progress: Progressed) -> Result:
 
 
 class _Eager:
-    """A function as what `sustained` replays."""
+    """A function, for `sustained` to replay."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self.replay = function
 
 
 def _replays(group: Group, share: ShareOfStep | _Eager, seconds: float) -> int:
-    """How many replays take so long; the same on every GPU, for they wait for each other."""
+    """How many replays take this long; the same number on every GPU, because they wait for each other."""
     return max(8, math.ceil(seconds * 1e3 / group.slowest(sustained(share, replays=4).ms)))
 
 

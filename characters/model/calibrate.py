@@ -1,4 +1,4 @@
-"""Static FP8 scales from what a few chunks of a stream are really like."""
+"""Static FP8 scales, measured on a few chunks of a stream."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def calibrate(
     chunks: int = CHUNKS,
     hidden: Tensor | None = None,
 ) -> Tensor:
-    """Run a quantised DiT, its activations scaled row by row and its cache in the model's dtype, and set the scales.
+    """Run a quantised DiT on a few chunks and set its static scales.
 
-    Every rank of a sequence group does this on its own, for all rows and heads, and finds the same scales.
+    Meanwhile its activations are scaled row by row, and its cache keeps the model's dtype. Every rank of a sequence
+    group does this on its own, for all rows and heads, and finds the same scales.
 
     Args:
         dit: quantised, static or dynamic; or a part of it.
@@ -34,13 +35,13 @@ def calibrate(
         still: [batch, conditions, dim], conditions of the reference pass.
         tokens: [batch, conditions, dim], conditions of the chunks; or [chunks, batch, conditions, dim], one set each.
         seed: of the noise.
-        chunks: how many, the reference's apart.
-        hidden: [sink + chunks, ...], what the part before returned, in all parts of a pipeline but the first.
+        chunks: how many, not counting the reference's.
+        hidden: [sink + chunks, ...], what the part before returned; for all parts of a pipeline but the first.
 
     Returns:
-        What the next part's `calibrate` takes.
+        [sink + chunks, ...], what the next part's `calibrate` takes.
     """
-    # In the model's dtype a long ring of all heads would not fit beside the weights.
+    # A long ring of all heads in the model's dtype would not fit beside the weights.
     sampler = Sampler(dit, reference, seed=seed, observe=True, ring=min(dit.config.ring, RING))
     layers, sink = fp8_layers(dit), dit.config.sink
     for layer in layers.values():

@@ -1,4 +1,4 @@
-"""What a chunk is told: speech, motion and text, as tokens for cross-attention."""
+"""The conditions of a chunk, as tokens for cross-attention: speech, motion and text."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class FrameConvolution(nn.Linear):
 class AudioEncoder(nn.Module):
     """Log-mel window of one chunk -> a token per video frame.
 
-    It also reads the mouth's articulation off its own tokens. In training that reading is supervised, which teaches
-    the tokens to say what the mouth must do long before the video loss could.
+    It also reads the mouth's articulation off its own tokens. Training supervises that reading, so the tokens
+    learn what the mouth must do long before the video loss could teach them.
     """
 
     def __init__(self, width: int, layers: int, dim: int) -> None:

@@ -175,7 +175,7 @@ def with_context(config: ModelConfig, context: int, name: str) -> ModelConfig:
     """The same model with another context: chunks that a chunk attends to, those of the sink and itself among them.
 
     Raises:
-        UserError: no room for a chunk beside the sink; `name` is the model's, for the message.
+        UserError: no room for a chunk beside the sink. The message names the model `name`.
     """
     if context <= config.sink:
         raise UserError(f"a context of {context} is too short; model {name!r} needs at least {config.sink + 1}")
@@ -202,8 +202,8 @@ def check(config: ModelConfig, where: str) -> None:
     if (wan := config.autoencoder.wan) is not None:
         require(
             config.latent_stride == wan.stride and len(wan.multipliers) == len(wan.temporal) + 1,
-            f"autoencoder.wan has a stride of {wan.stride}, which must be latent_stride, and needs a multiplier for "
-            "each of its levels, one more than temporal has",
+            f"latent_stride must be the stride of autoencoder.wan, {wan.stride}, and autoencoder.wan.multipliers must "
+            "have one entry more than autoencoder.wan.temporal",
         )
     require(len(dit.rope_theta) == 3, "dit.rope_theta needs three numbers: time, height, width")
     require(dit.prediction in ("x0", "velocity"), f"dit.prediction must be x0 or velocity, not {dit.prediction!r}")

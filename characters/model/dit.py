@@ -1,12 +1,12 @@
 """The video diffusion transformer: one class for every size, with Wan's blocks and parameter names.
 
-Source of the architecture: Wan 2.1 technical report (2025), DiT (Peebles and Xie 2023). Where the context lives is
-not the model's concern: self-attention is handed to a `Context`, which is the KV cache when a stream runs and a whole
-clip when the model trains.
+Source of the architecture: Wan 2.1 technical report (2025), DiT (Peebles and Xie 2023). The model does not know where
+its context lives. It hands self-attention to a `Context`: the KV cache when a stream runs, a whole clip when the model
+trains.
 
-Everything between two matrix products is one operation of `kernels`: a kernel where there is one for the tensors at
-hand, its reference otherwise. So this is the one body of training, of the CPU, and of the large model in FP8; which of
-them it is, the layers decide: each says in which precision it takes its input (`takes`).
+Everything between two matrix products is one operation of `kernels`, which takes its kernel if there is one for the
+tensors, and its reference otherwise. So the same code trains, runs on a CPU, and runs the large model in FP8: each
+layer says in which precision it takes its input (`takes`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EPS = 1e-6
 
 
 class LayerContext(Protocol):
-    """Where one layer's self-attention finds the chunks that a chunk may see."""
+    """One layer's self-attention, with the chunks that a chunk may see."""
 
     def attend(self, qkv: Tensor, norm_q: Tensor, norm_k: Tensor, to: Precision) -> Tensor | Quantised:
         """Norm and rotate q and k, then attend.
@@ -65,7 +65,7 @@ class Conditions(NamedTuple):
 
 
 class Modulation(NamedTuple):
-    """What a noise level makes of the adaLN vectors. A vector is [dim] for a batch of one, else [batch, 1, dim].
+    """The adaLN vectors at one noise level. A vector is [dim] for a batch of one, else [batch, 1, dim].
 
     Attributes:
         level: [batch].
@@ -125,7 +125,7 @@ class CrossAttention(nn.Module):
         return takes(self.q)
 
     def condition(self, tokens: Tensor) -> Conditions:
-        """Keys and values of tokens [..., conditions, dim]; they serve for as long as the tokens do."""
+        """Keys and values of tokens [..., conditions, dim]; valid as long as the tokens stay."""
         k, v = (layer(store(tokens, takes(layer))) for layer in (self.k, self.v))
         return Conditions(*(x.unflatten(-1, (self.heads, -1)) for x in (self.norm_k(k), v)))
 
@@ -187,7 +187,7 @@ class DiT(nn.Module):
     Args:
         config: a checked `ModelConfig`.
         layers: half-open range of blocks that this part of a pipeline holds; default: all. The first part embeds the
-            chunk, the last one has the head; in between the residual stream is handed on.
+            chunk and the last one has the head. Every part but the last hands on the residual stream.
     """
 
     def __init__(self, config: ModelConfig, layers: tuple[int, int] | None = None) -> None:
@@ -280,7 +280,7 @@ class DiT(nn.Module):
         Args:
             noisy, context, previous, reference: see `forward`.
             modulation, conditions: from `modulate` and `condition`.
-            hidden: what the part before returned, in all parts but the first. May be overwritten.
+            hidden: what the part before returned; for all parts but the first. May be overwritten.
 
         Returns:
             The last part: [batch, channels, h, w], the predicted clean latent. The others: the residual stream,
@@ -292,7 +292,7 @@ class DiT(nn.Module):
             inputs += [previous] if dit.concat_previous else []
             inputs += [reference] if dit.concat_reference else []
             patches = self.patchify(torch.cat(inputs, 1))
-            # A batch of one goes without its axis, as kernels take it.
+            # Kernels take a batch of one without its axis.
             hidden = self.patch_embedding(context.own_rows(patches[0]) if len(patches) == 1 else patches)
         residual = Residual(hidden)
         for layer, block in enumerate(self.blocks.values()):

@@ -12,7 +12,7 @@ from characters.model.rope import Rope3D
 from kernels.attention import available_backends
 from kernels.comm.exchange import Exchange, LocalExchange
 from kernels.fp8 import FP8, Precision, Quantised, store
-from kernels.write_qkv import QkvScales, QkvTarget, anchor_sink
+from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget, anchor_sink
 
 
 class KVCache:
@@ -22,15 +22,15 @@ class KVCache:
     chunk's tokens, of one batch row after another. The current chunk writes into the slot of the oldest one, so a step
     allocates, moves and rotates nothing of the past:
 
-    - K is rotated when it is written, once. Attention doesn't care for the order of keys once they carry their
-      rotation, so the ring is read as it lies.
+    - K is rotated once, when it is written. Keys that carry their rotation may stand in any order, so attention reads
+      the ring as it lies.
     - The ring is always full: it starts as copies of the reference image, as if the character had held still before
       the session. Every step therefore has the same shapes.
     - The sink keeps the distance `ring` to the current chunk: `prepare` turns its K to the new position.
-    - The chunk's number lies on the device too, and all that follows from it (cursor, angles) is computed there, in
-      float64: one captured CUDA graph serves every chunk.
-    - Nothing advances until `commit`. A step that failed is repeated by calling `begin` again: it overwrites its own
-      slot and nothing else.
+    - The chunk's number lies on the device too. Cursor and angles are computed from it there, in float64, so one
+      captured CUDA graph serves every chunk.
+    - Nothing advances until `commit`. To repeat a step that failed, call `begin` again: a step overwrites its own slot
+      and nothing else.
     - In a sequence group each rank keeps the heads that it attends with, of all rows.
 
     Args:
@@ -41,7 +41,7 @@ class KVCache:
         device: of the buffers.
         exchange: joins the ranks of a sequence group, which needs a batch of one; default: a group of one.
         scales: float32 [layers, 3, heads], of FP8 q, k and v.
-        outputs: dtype in which attention's output is handed back; FP8 where the next layer's scale is static.
+        outputs: dtype of attention's output; FP8 if the next layer's scale is static.
         observe: record the largest magnitudes of q, k and v in `peaks`, float32 [layers, 3, heads].
     """
 
@@ -75,7 +75,7 @@ class KVCache:
         self.own_heads = slice(rank * own, (rank + 1) * own)
         self.scales = scales
         self._key_scales = None if scales is None else scales[:, 1, self.own_heads].contiguous()
-        # FP8 products want V's keys side by side. FlashAttention-3 turns it itself and takes it no other way.
+        # FP8 products need V's keys side by side. FlashAttention-3 transposes V itself and takes it only as rows.
         side_by_side = dtype == FP8 and "fa3" not in available_backends(device)
         self.values_transposed = side_by_side and self.slot_rows % ROW_MULTIPLE == 0
         per_head = (own, head_dim, slots) if self.values_transposed else (slots, own, head_dim)
@@ -85,8 +85,8 @@ class KVCache:
         self._queries = share((ranks * self.rows, own, head_dim), dtype)
         self.outputs = share((self.rows, heads * head_dim), outputs or dtype)
         self._gathered: dict[tuple[int, torch.dtype], list[Tensor]] = {}
-        # The sink's K before its rotation, which no rounding of the ring's has touched; where it is written from, q and
-        # V go along and are dropped.
+        # The sink's K before its rotation, not rounded as the ring's is. The operation that writes it writes q and V as
+        # well; these are dropped.
         raw = torch.bfloat16 if dtype == FP8 else dtype
         self._all_sink_keys = share((layers, sink * self.slot_rows, own, head_dim), raw)
         self._dropped_queries = share((ranks * self.rows, own, head_dim), raw)
@@ -97,7 +97,7 @@ class KVCache:
         )
         self.peaks = torch.zeros((layers, 3, own), device=device) if observe else None
 
-        # What a captured graph reads of the current chunk, computed on the device from its number.
+        # All that a captured graph reads of the current chunk, computed on the device from the chunk's number.
         self._index = torch.zeros((), dtype=torch.int64, device=device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._behind = torch.tensor([0, *(ring + sink - 1 - s for s in range(sink))], device=device)
@@ -137,11 +137,11 @@ class KVCache:
         self.index = 0
 
     def begin(self) -> None:
-        """Name the chunk of the coming step, on the device as well. The only host work of a step."""
+        """Tell the device the number of the coming chunk. This is the only host work of a step."""
         self._index.fill_(self.index)
 
     def prepare(self) -> None:
-        """On the device: cursor and rotation of the chunk, and the sink's K at its new position."""
+        """Compute on the device: cursor and rotation of the chunk, and the sink's K at its new position."""
         slot = self._index if self.prefilling else self.sink + self._index.remainder(self.ring)
         torch.mul(slot, self.slot_rows, out=self.cursor)
         angles = (self._index - self._behind).double()[:, None] * self._time_freqs
@@ -157,7 +157,7 @@ class KVCache:
         anchor_sink(self.sink_keys, *turned, self.keys[:, :sinks], self._key_scales)
 
     def commit(self) -> None:
-        """The chunk is finished: keep what its last pass wrote and move on by one."""
+        """Keep what the chunk's last pass wrote, and move on by one chunk."""
         self.index += 1
 
     def layer(self, index: int) -> LayerCache:
@@ -208,19 +208,15 @@ class LayerCache:
             [rows, dim], or [batch, tokens, dim]; `Quantised` if `to` says so.
         """
         cache = self._cache
-        flat = qkv.flatten(0, -2)
-        written = cache.exchange.write(
-            flat, norm_q, norm_k, cache.cos, cache.sin,
-            targets=self._targets, cursor=cache.cursor, tokens=cache.slot_rows, scales=self._scales,
-        )  # fmt: skip
+        place = {"cursor": cache.cursor, "tokens": cache.slot_rows}
+        x = ProjectedQkv(qkv.flatten(0, -2), norm_q, norm_k, cache.cos, cache.sin)
+        written = cache.exchange.write(x, targets=self._targets, scales=self._scales, **place)
         q, keys, values = written.q, written.keys, written.values
         if written.values_transposed:
             values = values.permute(2, 0, 1)
         if cache.prefilling:
-            cache.exchange.write(
-                flat, norm_q, norm_k, *cache.unturned,
-                targets=self._sink_targets, cursor=cache.cursor, tokens=cache.slot_rows,
-            )  # fmt: skip
+            cos, sin = cache.unturned
+            cache.exchange.write(x._replace(cos=cos, sin=sin), targets=self._sink_targets, **place)
             filled = (cache.index + 1) * cache.slot_rows
             keys, values = keys[:filled], values[:filled]
         if cache.peaks is not None:

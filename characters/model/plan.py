@@ -20,7 +20,7 @@ FP8_CAPABILITY = (8, 9)
 ROW_MULTIPLE = 16
 # What CUDA, its libraries and the graph's scratch take besides the buffers counted below.
 RESERVED_BYTES = 3 << 30
-# No plan in sight is larger.
+# No plan is larger.
 MAX_GPUS = 16
 
 
@@ -68,11 +68,11 @@ class Shard:
 
 @dataclass(frozen=True)
 class GPU:
-    """What a plan must know of the GPUs present; they are taken to be alike.
+    """What a plan must know of the GPUs present, which are assumed to be alike.
 
     Attributes:
         count: of them.
-        memory: bytes that are free on each.
+        memory: free bytes on each.
         capability: CUDA's.
         name: for messages.
     """
@@ -99,7 +99,7 @@ def parse_plan(text: str) -> ParallelPlan:
 
 
 def shard_rows(tokens: int, sequence: int) -> int:
-    """Rows of a chunk on each GPU of a sequence group, padded to what matrix units take: 2992 over 3 are 1008 each."""
+    """Rows of a chunk on each GPU of a sequence group, padded to what matrix units take: 1008 each for 2992 over 3."""
     return tokens if sequence == 1 else -(-tokens // (ROW_MULTIPLE * sequence)) * ROW_MULTIPLE
 
 
@@ -125,17 +125,14 @@ def memory_bytes(shard: Shard, config: ModelConfig, precision: Format) -> int:
     # Embeddings, head and modulation stay in bfloat16 on every shard.
     weights = layers * block_parameters(dit) * size + (8 * dit.dim + dit.freq_dim + dit.text_dim) * dit.dim * 2
     chunk = config.tokens * dit.dim // shard.ranks
-    # K and V of the context; the sink's K once more, as it was before its rotation.
+    # K and V of the context; the sink's K once more, before its rotation.
     cache = layers * chunk * (2 * (config.sink + config.ring) * size + 2 * config.sink)
     activations = shard.rows * (6 * dit.dim + 2 * dit.ffn_dim) * 2
     return weights + cache + activations + RESERVED_BYTES
 
 
 def check_plan(plan: ParallelPlan, config: ModelConfig, name: str) -> None:
-    """Refuse a plan that a model's sizes or its sampler don't allow.
-
-    Args:
-        name: of the model, for the message.
+    """Refuse a plan that a model's sizes or its sampler don't allow. The message names the model `name`.
 
     Raises:
         UserError: with the nearest plan that works.
@@ -182,7 +179,7 @@ def _decoder_misfit(gpus: int, config: ModelConfig) -> str:
     if gpus < 0 or config.autoencoder.wan is None:
         return "decoder must be 0 or 1: only the Wan VAE's rows are split over GPUs"
     rows = config.latent_size[0]
-    # A band's chroma planes must be whole rows of I420.
+    # The chroma planes of a band must be whole rows of I420.
     if rows % gpus or config.height % (4 * gpus):
         return f"decoder must divide the {rows} rows of a latent into bands of pixel rows in fours"
     return ""

@@ -1,10 +1,10 @@
 """A DiT whose blocks multiply in FP8: weights rounded once, activations by the operation that makes them.
 
-mode "static": one scale a weight and one an activation, the latter found by `calibrate`. cuBLASLt's fastest product,
-and nothing about a scale is computed in a step.
+mode "static": one scale for each weight and one for each activation, which `calibrate` finds. It is cuBLASLt's fastest
+product, and a step computes no scales.
 mode "dynamic": a scale for each output of a weight and each row of an activation, taken from the row itself.
 
-Embeddings, head, norms and modulation keep their dtype: they are small and stand where rounding is seen.
+Embeddings, head, norms and modulation keep their dtype: they are small, and their rounding would show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from kernels.linear import linear_fp8
 
 Mode: TypeAlias = Literal["static", "dynamic"]
 
-# Static scales leave room for magnitudes that calibration did not see. It costs a bit of range below, no precision.
+# Static scales leave room for magnitudes above those that calibration saw. The room costs a bit of range at the low end
+# and no precision.
 HEADROOM = 2.0
 
 
@@ -29,7 +30,7 @@ class Fp8Linear(nn.Module):
 
     Args:
         weight: [out, in]; bias: [out].
-        static: one scale for the weight, and one for the input once `set_peak` has told it; else one a row of each.
+        static: one scale for the weight and, after `set_peak`, one for the input; else one for each row of both.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, *, static: bool) -> None:
@@ -45,7 +46,7 @@ class Fp8Linear(nn.Module):
 
     @property
     def takes(self) -> Precision:
-        """How the input must be stored: with this scale, or row by row."""
+        """How the input must be stored: with this static scale, or with a scale for each row."""
         return "rows" if self.input_scale is None else self.input_scale
 
     def observe(self) -> None:
@@ -53,7 +54,7 @@ class Fp8Linear(nn.Module):
         self.peak = torch.zeros((), device=self.weight.device)
 
     def set_peak(self, peak: Tensor) -> None:
-        """Take inputs of magnitudes up to HEADROOM times `peak`, float32 scalar, with a static scale from now on."""
+        """Use a static scale from now on, for inputs up to HEADROOM times `peak`, a float32 scalar."""
         self.input_scale = (peak * HEADROOM).clamp_min(TINY) / FP8_MAX
         self.peak = None
 
@@ -64,7 +65,7 @@ class Fp8Linear(nn.Module):
         shape, out = x.data.shape[:-1], len(self.bias)
         by_row = x.scale.dim() > 0
         flat = Quantised(x.data.flatten(0, -2), x.scale.flatten(0, -2) if by_row else x.scale)
-        # Before it is calibrated, a static layer takes rows: the product then wants a scale for each output.
+        # An uncalibrated static layer takes a scale for each row; the product then needs one for each output too.
         scale = self.weight_scale.expand(out, 1).contiguous() if by_row else self.weight_scale
         return linear_fp8(flat, Quantised(self.weight, scale), self.bias, self.bias.dtype).unflatten(0, shape)
 
@@ -81,7 +82,7 @@ def quantise_block(block: Block, mode: Mode) -> None:
     parts = own.q, own.k, own.v
     own.qkv = Fp8Linear(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]), static=static)
     del own.q, own.k, own.v
-    # Condition tokens are few and come once: their scales may as well be exact.
+    # Condition tokens are few and computed once, so their scales can be exact.
     for parent, name, fixed in (
         (own, "o", static),
         (cross, "q", static),
@@ -106,7 +107,7 @@ def needs_calibration(dit: DiT) -> bool:
 
 
 def takes_static(dit: DiT) -> bool:
-    """Whether attention's output is wanted with a static scale."""
+    """Whether the layer after attention takes its input with a static scale."""
     return isinstance(takes(next(iter(dit.blocks.values())).self_attn.o), Tensor)
 
 

@@ -22,12 +22,12 @@ class Sampler:
     al. 2022); the next level is reached along the straight line. With commit "reuse" the K/V of the last denoising pass
     stay in the cache; with "clean" one more pass writes them from the finished latent.
 
-    Each GPU of a plan has a sampler of its own. All draw the same noise from the same seed, so that nothing but the
-    exchange's heads and the residual stream between parts of a pipeline travels.
+    Each GPU of a plan has a sampler of its own. All draw the same noise from the same seed, so noise need not travel:
+    only the exchange's heads and the residual stream between parts of a pipeline do.
 
     Args:
-        dit: in eval mode, on its device, in its dtype; the whole model, or a part of a pipeline, whose sampler takes
-            one pass a chunk (`check_plan`).
+        dit: in eval mode, on its device, in its dtype; the whole model, or a part of a pipeline, for which the sampler
+            must take one pass a chunk (`check_plan`).
         reference: [batch, channels, h, w], latent of the portrait.
         seed: of the noise.
         config: steps, commit and context noise; default: the model's own.
@@ -88,7 +88,7 @@ class Sampler:
 
     @property
     def exchange(self) -> Exchange:
-        """What joins the sequence group; another one of the same group may take over between two chunks."""
+        """Joins the sequence group. Another exchange of the same group may replace it between two chunks."""
         return self.cache.exchange
 
     @exchange.setter
@@ -97,7 +97,7 @@ class Sampler:
 
     @torch.inference_mode()
     def tell(self, tokens: Tensor) -> None:
-        """Set conditions that stay from chunk to chunk, such as a text; `sample` then takes none.
+        """Set conditions that stay from chunk to chunk, such as a text; `sample` then needs no tokens.
 
         Args:
             tokens: [batch, conditions, dim], as many as the last time.
@@ -116,7 +116,7 @@ class Sampler:
 
         Args:
             tokens: [batch, conditions, dim], conditions of the reference pass (`Conditioning.reference`).
-            hidden: [sink, rows, dim], what the part before returned, in all parts of a pipeline but the first.
+            hidden: [sink, rows, dim], what the part before returned; for all parts of a pipeline but the first.
 
         Returns:
             What the next part's `prefill` takes.
@@ -137,14 +137,14 @@ class Sampler:
         """Generate the next chunk. If it raises, nothing has advanced and it can be called again.
 
         Args:
-            tokens: [batch, conditions, dim]; default: as told.
-            hidden: [rows, dim], what the part before returned, in all parts of a pipeline but the first. May be
+            tokens: [batch, conditions, dim]; default: those of `tell`.
+            hidden: [rows, dim], what the part before returned; for all parts of a pipeline but the first. May be
                 overwritten.
 
         Returns:
             [batch, channels, h, w], the chunk's latent; or [rows, dim], what the next part takes.
         """
-        assert tokens is not None or self._conditions is not None, "tell comes first"
+        assert tokens is not None or self._conditions is not None, "call tell first, or give tokens"
         self.cache.begin()
         self._noise.normal_(generator=self._generator)
         clean = self._run(tokens, hidden)
@@ -155,7 +155,7 @@ class Sampler:
 
     @torch.inference_mode()
     def warm(self, tokens: Tensor | None = None, hidden: Tensor | None = None) -> None:
-        """Capture now, with the exchange at hand, what `sample` would capture at its first call; nothing advances.
+        """Capture now what `sample` would capture at its first call with the current exchange; nothing advances.
 
         Args:
             tokens, hidden: like those that `sample` will be given.

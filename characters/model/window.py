@@ -1,4 +1,4 @@
-"""Training's form of the context: all chunks of a clip at once, each seeing what the cache would show it."""
+"""The context in training: all chunks of a clip at once, each attending to what the cache would show it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ClipWindow:
         return self
 
     def own_rows(self, x: Tensor) -> Tensor:
-        """Training shares no chunk between GPUs."""
+        """All rows: training does not split a chunk over GPUs."""
         return x
 
     def gather(self, x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Which attention of one layer costs least: python -m kernels.bench.attention
 
 Every variant runs for a while in a captured graph over several caches, so that neither the L2 cache nor a cold card
-flatters it, and is checked against exact attention on a few rows. Energy counts as much as time: a card at its power
-cap trades one for the other. The first shape meets all variants, the others those that may win.
+makes it look faster. It is checked against exact attention on a few rows. Energy counts as much as time: a card at its
+power cap trades one for the other. The first shape is tried with all variants, the others with those that may win.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def fa3(x: Operands, *, batch: int = 1, rows: slice = slice(None), **options: ob
 
 
 def fa3_in_two_calls(x: Operands) -> Tensor:
-    """The last, partly filled block of queries apart, over splits of the keys."""
+    """The last, partly filled block of queries in a call of its own, over splits of the keys."""
     border = x.q.shape[0] // 128 * 128
     return torch.cat((fa3(x, rows=slice(border)), fa3(x, rows=slice(border, None), num_splits=6)))
 

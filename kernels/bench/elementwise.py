@@ -1,11 +1,11 @@
 """`python -m kernels.bench.elementwise`: the memory-bound kernels at the shapes of the 57B model, against a plain copy.
 
 Cold: launches go round over buffers many times the size of the L2 cache. Warm: all launches share one set of buffers.
-Bytes are those read plus those written, once each; vectors are left out. Each kernel is held against a cold copy of as
-many bytes, for short launches reach less than long ones; memory reads faster than it writes, so it is the copy that
-reads and writes in about the kernel's ratio: bfloat16 to bfloat16, or to FP8.
+Bytes are those read plus those written, once each; vectors are left out. Each kernel is compared with a cold copy of as
+many bytes, because short launches reach less than long ones. Memory reads faster than it writes, so the copy reads and
+writes in about the kernel's ratio: bfloat16 to bfloat16, or to FP8.
 
-With --sweep, the ways of cutting residual_norm, write_qkv and cross_attend instead.
+--sweep compares ways of tiling residual_norm, write_qkv and cross_attend instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kernels.fp8 import FP8
 from kernels.gelu import gelu
 from kernels.residual_norm import residual_norm
 from kernels.scatter_rows import scatter_rows
-from kernels.write_qkv import QkvScales, QkvTarget, anchor_sink, write_qkv
+from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget, anchor_sink, write_qkv
 
 DIM, FFN, HEADS, HEAD_DIM, TIME_PAIRS = 7680, 30720, 60, 128, 22
 ROWS, RANKS = (1008, 1496, 2992), (1, 3)
@@ -130,11 +130,7 @@ def qkv_writes(rows: int, ranks: int, transposed: bool) -> Case:
 
     def launch(i: int) -> None:
         write_qkv(
-            qkv[i],
-            norm_q,
-            norm_k,
-            cos,
-            sin,
+            ProjectedQkv(qkv[i], norm_q, norm_k, cos, sin),
             targets=targets,
             cursor=cursors[i],
             first_row=tokens - rows,

@@ -2,13 +2,13 @@
 
     python -m kernels.bench.exchange                 # every group size that the GPUs allow, 2 to 4; a minute
     python -m kernels.bench.exchange --ranks 3 --steps 10000
-    python -m kernels.bench.exchange --see-all       # every process sees all GPUs, not its own alone as in Ray's actors
+    python -m kernels.bench.exchange --see-all       # every process sees all GPUs, not only its own as in Ray's actors
 
-For each way it prints the time of one layer's exchange (q, k, v to the heads' owners, outputs back), and what a step of
-60 layers loses to it beside its neighbouring GEMMs: "local" is the same work for one rank without neighbours, so all
-above it is the price of the exchange. Then both ways take turns for some thousand steps, and a rank is killed in the
-middle. With a single GPU the ranks are simulated in one process, which checks the writes and the barrier. Exits with 1
-if a result was wrong or a rank hung.
+For each way it prints the time of one layer's exchange (q, k, v to the heads' owners, outputs back), and what it adds
+to a step of 60 layers with their GEMMs. "local" is the same work for one rank without neighbours; all above it is
+the price of the exchange. Then both ways take turns for some thousand steps, and a rank is killed in the middle. With a
+single GPU the ranks are simulated in one process, which checks the writes and the barrier. Exits with 1 if a result was
+wrong or a rank hung.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kernels.comm.group import open_group
 from kernels.comm.peer_memory import SimulatedMemory, SymmetricMemory
 from kernels.fp8 import FP8, Quantised
 from kernels.linear import linear_fp8
-from kernels.write_qkv import QkvScales, QkvTarget, write_qkv
+from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget, write_qkv
 
 DIM, HEADS, HEAD_DIM, TOKENS, LAYERS = 7680, 60, 128, 2992, 60
 SLOTS = 3  # of the ring; its length does not matter here
@@ -83,11 +83,7 @@ class Layers:
     def write(self, exchange: Exchange, layer: int, qkv: Tensor) -> QkvTarget:
         """The first half of a layer's exchange."""
         return exchange.write(
-            qkv,
-            self.weight,
-            self.weight,
-            self.cos,
-            self.sin,
+            ProjectedQkv(qkv, self.weight, self.weight, self.cos, self.sin),
             targets=self.targets[layer],
             cursor=self.cursor,
             tokens=TOKENS,
@@ -149,11 +145,7 @@ def halves(layers: Layers, exchange: PeerExchange, gemms: Gemms) -> Callable[[],
 
     def write(layer: int, qkv: Tensor, part: slice) -> None:
         write_qkv(
-            qkv,
-            layers.weight,
-            layers.weight,
-            layers.cos[part],
-            layers.sin[part],
+            ProjectedQkv(qkv, layers.weight, layers.weight, layers.cos[part], layers.sin[part]),
             targets=layers.targets[layer],
             cursor=layers.cursor,
             first_row=layers.own.start + part.start,
@@ -284,7 +276,7 @@ def take_turns(layers: Layers, graphs: dict[str, torch.cuda.CUDAGraph], steps: i
                 for part in layers.state():
                     part.zero_()
                 torch.cuda.synchronize()
-                dist.barrier()  # nobody may be written to while it forgets
+                dist.barrier()  # no rank may be written to while it clears its memory
                 graph.replay()
                 torch.cuda.synchronize()
                 dist.barrier()

@@ -1,4 +1,4 @@
-"""What a card can't beat: the bare matrix products and attention of a DiT step, nothing between them.
+"""The floor of a DiT step on a card: its bare matrix products and attention, with nothing between them.
 
     python -m kernels.bench.floor --rows 1008 --heads 20 --context 9 --layers 60
 
@@ -68,8 +68,8 @@ def measure_floor(
 ) -> Floor:
     """Measure the floor of a share of a step on the current GPU.
 
-    Weights, activations and cache are random and fill FP8's range as quantised tensors do: how many bits toggle decides
-    how much power the products draw, hence the clock.
+    Weights, activations and cache are random and fill FP8's range as quantised tensors do. The number of bits that
+    toggle decides how much power the products draw, and so the clock.
 
     Args:
         rows: rows of the products (a sequence rank's share of the tokens, padding included).

@@ -32,7 +32,7 @@ def report(name: str, work: Callable[[int], object], flops: float, seconds: floa
     turns = max(1, int(5e12 / (flops * WEIGHTS)))
     try:
         graph = capture(lambda: [work(turn % WEIGHTS) for turn in range(turns * WEIGHTS)])
-    except RuntimeError as failure:  # a library without it: the others go on
+    except RuntimeError as failure:  # this library has no such product; go on with the others
         print(f"{name:60}{' '.join(str(failure).split())[:90]}", flush=True)
         return
     timing = sustained(graph, seconds)

@@ -1,4 +1,4 @@
-"""The cycle counter of a multiprocessor: how long work took in cycles, whatever the clock did meanwhile."""
+"""The cycle counter of a multiprocessor: how many cycles work took, however the clock changed meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CycleCounter:
 
     Args:
         readings: how many at most.
-        device: whose.
+        device: that counts.
     """
 
     def __init__(self, readings: int, device: torch.device) -> None:

@@ -1,6 +1,6 @@
-"""Timing of captured CUDA graphs over seconds, with clock and power: what a card holds, not what it does in a burst.
+"""Timing of captured CUDA graphs over seconds, with clock and power: the speed that a card sustains.
 
-A card at its power cap lowers its clock within a second, so the first replays of a graph flatter it by 5 to 15 %.
+A card at its power cap lowers its clock within a second; the first replays of a graph are 5 to 15 % faster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Timing:
     Attributes:
         ms: median time of a replay.
         first_ms: time of the second replay, before the clock falls.
-        watts: mean power; nan where NVML doesn't tell.
+        watts: mean power; nan if NVML doesn't report it.
         mhz: mean SM clock; nan likewise.
         times: of all replays from the first to the last.
     """
@@ -34,7 +34,7 @@ class Timing:
     times: tuple[float, ...] = field(default=(), repr=False)
 
     def percentile(self, percent: float) -> float:
-        """Milliseconds that so many percent of the second half's replays stayed within."""
+        """Milliseconds that this percentage of the second half's replays stayed within."""
         tail = sorted(self.times[len(self.times) // 2 :])
         return tail[min(len(tail) - 1, int(len(tail) * percent / 100))]
 
@@ -80,7 +80,7 @@ def sustained(graph: Replay, seconds: float = 4.0, replays: int | None = None) -
     Args:
         graph: what is timed.
         seconds: how long.
-        replays: so many instead, for GPUs that must do the same.
+        replays: a number of replays instead, for GPUs that must all do the same.
     """
     meter = _Meter(torch.cuda.current_device())
     torch.cuda.synchronize()
@@ -118,7 +118,7 @@ class _Reading(NamedTuple):
 
 
 def _mean_power(readings: list[_Reading]) -> float:
-    """Watts between the first and the last reading: from the energy counter, or from the power gauge without one."""
+    """Watts between the first and the last reading, from the energy counter; without one, from the power gauge."""
     if len(readings) < 2:
         return readings[0].watts if readings else float("nan")
     energy = readings[-1].joules - readings[0].joules
@@ -145,7 +145,7 @@ class _Meter:
             self._nvml.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(self._handle))
 
     def read(self) -> _Reading:
-        """What the card says now; nan for what it does not say."""
+        """The card's readings now; nan for what it does not report."""
         return _Reading(
             seconds=time.perf_counter(),
             joules=self._get("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong()) * 1e-3,

@@ -1,1 +1,1 @@
-"""Between GPUs: groups, exchange, memory of peers, their death."""
+"""Communication between GPUs: groups, the exchange of a sequence group, peer memory, the watch for dead ranks."""

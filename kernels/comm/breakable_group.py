@@ -1,4 +1,4 @@
-"""Collectives that do not outlive the processes they join: a rank's death, or a call to give up, ends the waiting."""
+"""Collectives that stop waiting when a rank dies or when somebody calls `abort`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch.distributed as dist
 from kernels.comm.death_watch import DeathWatch, pids_of
 from kernels.comm.group import abort_group
 
-_LOOK_AROUND = timedelta(seconds=0.1)
+_POLL_PERIOD = timedelta(seconds=0.1)
 
 
 class ExchangeBroken(Exception):
-    """A rank of the group has gone, or did not come in time; what was exchanged since is worthless."""
+    """A rank of the group has ended or did not come in time; data exchanged since is worthless."""
 
 
 class BreakableGroup:
@@ -35,34 +35,34 @@ class BreakableGroup:
         self._watch = DeathWatch(pids_of(group), lambda rank: self.abort(f"rank {rank} has died"))
 
     def wait(self, work: dist.Work) -> None:
-        """Wait for a collective that was started with `async_op`: the host on a CPU, the current stream on a GPU.
+        """Wait for a collective that was started with `async_op`: on a CPU the host waits, on a GPU the current stream.
 
         Raises:
-            ExchangeBroken: on a CPU; on a GPU `check` tells.
+            ExchangeBroken: on a CPU. On a GPU, `check` raises it.
         """
         if self._device.type == "cuda":
             work.wait()
             return
-        while True:  # gloo cannot be woken, so the host looks around
+        while True:  # gloo cannot be woken, so the host polls
             try:
-                work.wait(_LOOK_AROUND)
+                work.wait(_POLL_PERIOD)
                 return
             except RuntimeError as e:
                 self.check()
                 if not work.is_completed():
                     continue
-                if work.is_success():  # just now, after the wait
+                if work.is_success():  # since the wait
                     return
                 self._broken = f"a rank of the group has gone: {e}"
                 raise ExchangeBroken(self._broken) from e
 
     def check(self) -> None:
-        """Raise ExchangeBroken if a rank has gone or somebody has given up."""
+        """Raise ExchangeBroken if a rank has ended or `abort` was called."""
         if self._broken:
             raise ExchangeBroken(self._broken)
 
     def abort(self, reason: str) -> None:
-        """From any thread: what waits in this process, also on its GPU, stops waiting; `check` raises from now on."""
+        """End all waiting in this process, on its GPU too; any thread may call it. `check` raises from now on."""
         self._broken = self._broken or reason
         abort_group(self.group, self._device)
 

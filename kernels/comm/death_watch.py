@@ -1,4 +1,4 @@
-"""Tells at once when a process of the same host ends, however it ends."""
+"""Notices at once when a process of the same host ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 class DeathWatch:
     """A thread that sleeps until one of some processes ends.
 
-    Where the system has no process descriptors (macOS) it watches nothing.
+    On systems without process descriptors (macOS) it watches nothing.
 
     Args:
         processes: process ids by rank.

@@ -1,14 +1,15 @@
 """Ulysses exchange (Jacobs et al. 2023) of a sequence group: from rows of a chunk to heads of its context, and back.
 
 Every rank computes its own rows of a chunk, and attends with its own heads. Before attention the q, k and v of all rows
-go to the ranks that own their heads, after it the outputs go back to the ranks that own their rows. The history never
+go to the ranks that own their heads. After it the outputs go back to the ranks that own their rows. The history never
 travels: it stays in the ring of the rank that owns its heads.
 
-Three ways, one `Exchange`; those of one group may take turns from step to step (`PeerExchange` allocates for both):
+There are three kinds of `Exchange`. Those of one group may take turns from step to step (`PeerExchange` allocates for
+both):
 - `LocalExchange`: one rank, nothing travels.
 - `CollectiveExchange`: two all-to-alls of torch.distributed, NCCL between GPUs or gloo between CPUs.
 - `PeerExchange`: `write_qkv` and `scatter_rows` write straight into the other GPUs' memory over NVLink, in the layout
-  and precision that their reader wants; a flag barrier follows. NVLink multicast is not used.
+  and precision that the reader takes; a flag barrier follows. NVLink multicast is not used.
 
 All work of a step is on the device and of fixed shape, so that it can be captured in a CUDA graph.
 """
@@ -28,11 +29,11 @@ from kernels.comm.peer_barrier import PeerBarrier
 from kernels.comm.peer_memory import PeerMemory
 from kernels.fp8 import FP8
 from kernels.scatter_rows import scatter_rows
-from kernels.write_qkv import QkvScales, QkvTarget, write_qkv
+from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget, write_qkv
 
 
 class Exchange(Protocol):
-    """What joins the ranks of one sequence group. All ranks call the same methods in the same order.
+    """Joins the ranks of one sequence group. All ranks call the same methods in the same order.
 
     Attributes:
         rank, size: of this process in its group.
@@ -50,11 +51,7 @@ class Exchange(Protocol):
 
     def write(
         self,
-        qkv: Tensor,
-        norm_q: Tensor,
-        norm_k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        x: ProjectedQkv,
         *,
         targets: Sequence[QkvTarget],
         cursor: Tensor,
@@ -64,15 +61,15 @@ class Exchange(Protocol):
         """Deal this rank's rows of a chunk to all ranks, and receive all rows for its own heads.
 
         Args:
-            qkv: [rows, 3 * dim]; rank r has rows [r * rows, (r + 1) * rows) of the chunk.
-            norm_q, norm_k, cos, sin, cursor, tokens, scales: see `write_qkv`.
+            x: rank r has rows [r * rows, (r + 1) * rows) of the chunk.
             targets: made of what `share` returned.
+            cursor, tokens, scales: see `write_qkv`.
 
         Returns:
             This rank's own target, in which the chunk is now complete.
 
         Raises:
-            ExchangeBroken: on a CPU; on a GPU `check` tells.
+            ExchangeBroken: on a CPU. On a GPU, `check` raises it.
         """
 
     def collect(self, o: Tensor, scale: Tensor | None, targets: Sequence[Tensor]) -> Tensor:
@@ -87,23 +84,23 @@ class Exchange(Protocol):
             This rank's own target.
 
         Raises:
-            ExchangeBroken: on a CPU; on a GPU `check` tells.
+            ExchangeBroken: on a CPU. On a GPU, `check` raises it.
         """
 
     def settle(self) -> None:
-        """On the device: what this rank did to its shared memory is done before another rank writes there again.
+        """Finish this rank's work on its shared memory, on the device, before another rank writes there again.
 
-        `write` and `collect` see to it themselves. This is for a rank that writes into its own ring between them.
+        `write` and `collect` do that themselves. A rank that writes into its own ring between them calls this.
         """
 
     def check(self) -> None:
         """Raise ExchangeBroken if a step that has ended on the device did not get what it waited for."""
 
     def abort(self, reason: str = "the exchange was aborted") -> None:
-        """From any thread: what waits in this process, also on its GPU, stops waiting; `check` raises from now on."""
+        """End all waiting in this process, on its GPU too; any thread may call it. `check` raises from now on."""
 
     def close(self) -> None:
-        """Let go of what the exchange watches; the buffers live as long as the exchange."""
+        """Stop watching the other ranks; the buffers live as long as the exchange."""
 
 
 class LocalExchange:
@@ -124,11 +121,7 @@ class LocalExchange:
 
     def write(
         self,
-        qkv: Tensor,
-        norm_q: Tensor,
-        norm_k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        x: ProjectedQkv,
         *,
         targets: Sequence[QkvTarget],
         cursor: Tensor,
@@ -136,9 +129,7 @@ class LocalExchange:
         scales: QkvScales | None = None,
     ) -> QkvTarget:
         """See `Exchange.write`."""
-        write_qkv(
-            qkv, norm_q, norm_k, cos, sin, targets=targets, cursor=cursor, first_row=0, tokens=tokens, scales=scales
-        )
+        write_qkv(x, targets=targets, cursor=cursor, first_row=0, tokens=tokens, scales=scales)
         return targets[0]
 
     def collect(self, o: Tensor, scale: Tensor | None, targets: Sequence[Tensor]) -> Tensor:
@@ -179,11 +170,7 @@ class CollectiveExchange:
 
     def write(
         self,
-        qkv: Tensor,
-        norm_q: Tensor,
-        norm_k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        x: ProjectedQkv,
         *,
         targets: Sequence[QkvTarget],
         cursor: Tensor,
@@ -192,25 +179,15 @@ class CollectiveExchange:
     ) -> QkvTarget:
         """See `Exchange.write`."""
         own = targets[self.rank % len(targets)]
-        rows, (heads, head_dim) = len(qkv), own.q.shape[1:]
+        rows, (heads, head_dim) = len(x.qkv), own.q.shape[1:]
         sent, received = self._buffers("write", (self.size, 3, rows, heads, head_dim), own.q.dtype)
-        write_qkv(
-            qkv,
-            norm_q,
-            norm_k,
-            cos,
-            sin,
-            targets=[QkvTarget(*part) for part in sent],
-            cursor=self._start,
-            first_row=0,
-            tokens=rows,
-            scales=scales,
-        )
+        parts = [QkvTarget(*part) for part in sent]
+        write_qkv(x, targets=parts, cursor=self._start, first_row=0, tokens=rows, scales=scales)
         self._all_to_all(received, sent)
         # [source, 3, rows, ...] -> three of [all rows, ...]; bytes, because PyTorch copies FP8 by few routes only.
         q, k, v = _bytes(received).transpose(0, 1).flatten(1, 2)
         _bytes(own.q).copy_(q)
-        ring = cursor + torch.arange(tokens, device=qkv.device)
+        ring = cursor + torch.arange(tokens, device=x.qkv.device)
         values = _bytes(own.values)
         _bytes(own.keys).index_copy_(0, ring, k[:tokens])
         if own.values_transposed:
@@ -244,7 +221,7 @@ class CollectiveExchange:
         self._group.close()
 
     def _buffers(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """What is sent and received, [size, ...] each: the same memory at every call, as a captured graph needs it."""
+        """What is sent and received, [size, ...] each, in the same memory at every call, for a captured graph."""
         for end in ("sent", "received"):
             if (f"{name} {end}", shape, dtype) not in self._staging:
                 self._staging[f"{name} {end}", shape, dtype] = torch.zeros(shape, dtype=dtype, device=self._device)
@@ -257,11 +234,11 @@ class CollectiveExchange:
 
 
 class PeerExchange:
-    """Writes into the other ranks' memory, then a barrier: two a layer.
+    """Writes into the other ranks' memory and waits at a barrier, twice a layer.
 
     One buffer of each kind is enough. A rank writes a peer's q only after the barrier that follows the peer's attention
-    of the layer before, its rows only after the barrier that follows the peer's use of the rows before, and its ring
-    only a whole step after the peer last read the chunk that is being replaced.
+    in the layer before. It writes a peer's rows only after the barrier that follows the peer's use of the rows before,
+    and a peer's ring only a whole step after the peer last read the chunk that it replaces.
 
     Args:
         memory: of the ranks.
@@ -285,11 +262,7 @@ class PeerExchange:
 
     def write(
         self,
-        qkv: Tensor,
-        norm_q: Tensor,
-        norm_k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        x: ProjectedQkv,
         *,
         targets: Sequence[QkvTarget],
         cursor: Tensor,
@@ -297,18 +270,8 @@ class PeerExchange:
         scales: QkvScales | None = None,
     ) -> QkvTarget:
         """See `Exchange.write`."""
-        write_qkv(
-            qkv,
-            norm_q,
-            norm_k,
-            cos,
-            sin,
-            targets=targets,
-            cursor=cursor,
-            first_row=self.rank * len(qkv),
-            tokens=tokens,
-            scales=scales,
-        )
+        first_row = self.rank * len(x.qkv)
+        write_qkv(x, targets=targets, cursor=cursor, first_row=first_row, tokens=tokens, scales=scales)
         self.barrier.wait()
         return targets[self.rank]
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 
 def open_group(path: str, rank: int, size: int, device: torch.device | str, timeout: float = 60.0) -> dist.ProcessGroup:
-    """Meet the other ranks; one group a process. GPUs talk by NCCL, CPU tensors by gloo.
+    """Meet the other ranks; a process is in one group at a time. GPU tensors go by NCCL, CPU tensors by gloo.
 
     Args:
         path: of a file that does not exist yet, the same for all ranks.
@@ -20,13 +20,13 @@ def open_group(path: str, rank: int, size: int, device: torch.device | str, time
         timeout: seconds to wait for the other ranks, here and in every collective on the CPU.
 
     Raises:
-        RuntimeError: the other ranks did not come.
+        RuntimeError: the other ranks did not come in time.
     """
     device = torch.device(device)
     # A multicast object that is not torn down properly can leave a whole host's NVLink unusable.
     os.environ["NCCL_NVLS_ENABLE"] = "0"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
-    # A dead rank is the caller's to deal with; left alone, PyTorch's watchdog would end this process over it.
+    # The caller deals with dead ranks; PyTorch's watchdog would end this process.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     if device.type == "cuda":
@@ -46,7 +46,10 @@ def open_group(path: str, rank: int, size: int, device: torch.device | str, time
 
 
 def abort_group(group: dist.ProcessGroup, device: torch.device) -> None:
-    """From any thread: end what waits in a group's NCCL collectives, here and on the GPU. gloo cannot be woken."""
+    """End the waiting in a group's NCCL collectives, here and on the GPU; any thread may call it. gloo cannot be woken.
+
+    NCCL returns once no captured CUDA graph holds a collective of the group any more.
+    """
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):  # it was ended already
             group._get_backend(device).abort()

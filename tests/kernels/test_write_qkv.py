@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from kernels.fp8 import FP8
 from kernels.write_qkv import (
+    ProjectedQkv,
     QkvScales,
     QkvTarget,
     anchor_sink_reference,
@@ -39,7 +40,7 @@ def _inputs(device, rows, heads, head_dim):
     generator = torch.Generator().manual_seed(rows + heads)
     dim = heads * head_dim
     angles = 6 * torch.rand(rows, head_dim // 2, generator=generator)
-    return (
+    return ProjectedQkv(
         torch.randn(rows, 3 * dim, generator=generator).bfloat16().to(device),
         *(torch.randn(dim, generator=generator).bfloat16().to(device) for _ in range(2)),
         angles.cos().to(device),
@@ -50,19 +51,17 @@ def _inputs(device, rows, heads, head_dim):
 def test_reference_is_norm_rotate_quantise(device):
     """Against the definition, with one rank and every row in place."""
     rows, heads, head_dim = 6, 3, 8
-    qkv, norm_q, norm_k, cos, sin = _inputs(device, rows, heads, head_dim)
+    x = _inputs(device, rows, heads, head_dim)
     (target,) = _targets(
         device, ranks=1, rows=rows, ring_rows=12, heads=heads, head_dim=head_dim, dtype=torch.float32, transposed=True
     )
     cursor = torch.tensor(rows, device=device)
-    write_qkv_reference(
-        qkv, norm_q, norm_k, cos, sin, targets=[target], cursor=cursor, first_row=0, tokens=rows, eps=1e-5
-    )
-    q, k, v = qkv.float().chunk(3, 1)
-    turn = torch.complex(cos, sin)[:, None]
-    for got, x, weight in ((target.q, q, norm_q), (target.keys[rows:], k, norm_k)):
-        x = F.rms_norm(x, (heads * head_dim,), weight.float(), 1e-5).unflatten(1, (heads, head_dim))
-        rotated = torch.view_as_real(torch.view_as_complex(x.unflatten(2, (-1, 2)).contiguous()) * turn).flatten(2)
+    write_qkv_reference(x, targets=[target], cursor=cursor, first_row=0, tokens=rows, eps=1e-5)
+    q, k, v = x.qkv.float().chunk(3, 1)
+    turn = torch.complex(x.cos, x.sin)[:, None]
+    for got, part, weight in ((target.q, q, x.norm_q), (target.keys[rows:], k, x.norm_k)):
+        normed = F.rms_norm(part, (heads * head_dim,), weight.float(), 1e-5).unflatten(1, (heads, head_dim))
+        rotated = torch.view_as_real(torch.view_as_complex(normed.unflatten(2, (-1, 2)).contiguous()) * turn).flatten(2)
         torch.testing.assert_close(got, rotated)
     assert torch.equal(target.values[:, :, rows:].permute(2, 0, 1), v.unflatten(1, (heads, head_dim)))
     assert (target.keys[:rows] == UNTOUCHED).all() and (target.values[:, :, :rows] == UNTOUCHED).all()
@@ -100,8 +99,8 @@ def test_kernel_equals_reference(device, ranks, rows, tokens, heads, head_dim, s
             "tokens": tokens,
             "scales": QkvScales(*scales) if fp8 else None,
         }
-        write_qkv_reference(*inputs, targets=expected, **place)
-        write_qkv_triton(*inputs, targets=got, **place)
+        write_qkv_reference(inputs, targets=expected, **place)
+        write_qkv_triton(inputs, targets=got, **place)
     ring = torch.arange(shape["ring_rows"], device=device)
     outside = (ring < slot * tokens) | (ring >= (slot + 1) * tokens)
     for a, b in zip(got, expected, strict=True):

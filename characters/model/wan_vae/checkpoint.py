@@ -1,4 +1,4 @@
-"""Published checkpoints of the Wan VAE: both layouts of names, told apart and translated to this package's."""
+"""Published checkpoints of the Wan VAE: tells their two layouts of names apart and translates both to ours."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def translate(tensors: Mapping[str, Tensor], config: WanVaeConfig) -> dict[str, 
     """Rename a checkpoint's tensors to those of `WanVae`.
 
     Args:
-        tensors: by name, in the layout of the original Wan code or of diffusers; names of neither are kept.
+        tensors: by name, in the layout of the original Wan code or of diffusers; other names stay as they are.
         config: of the autoencoder that they are for.
     """
     original = any(name.startswith("decoder.middle.") for name in tensors)

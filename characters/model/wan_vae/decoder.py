@@ -100,7 +100,7 @@ class Decoder(nn.Module):
         self.norm_out = RmsNorm(widths[-1], 3)
         self.conv_out = CausalConv3d(widths[-1], RGB * config.patch**2, 3)
         self.patch = config.patch
-        # At a latent's own size memory is cheap, and an error goes round: it shows in the pictures of 24 more latents.
+        # At a latent's own size memory is cheap and an error stays long: it shows in the pictures of 24 more latents.
         for part in (self.conv_in, self.mid_block, self.up_blocks[0].resnets):
             for module in part.modules():
                 if isinstance(module, CausalConv3d):

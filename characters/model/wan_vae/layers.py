@@ -68,8 +68,8 @@ def channels_last(weight: Tensor) -> Tensor:
 class CausalConv3d(nn.Conv3d):
     """A convolution over the current and the two frames before, [t, h, w, c] -> [t, h, w, out].
 
-    The kernel is 3 in time and 1 or 3 in space. Whoever reads the output adds the bias. An even number of frames is
-    filtered minimally in time if the kernel is 3 in space (`kernels.halo`): a third less work.
+    The kernel is 3 in time and 1 or 3 in space. The reader of the output adds the bias. If the number of frames is even
+    and the kernel is 3 in space, it takes minimal filtering in time (`kernels.halo`): a third less work.
 
     Attributes:
         exact: never remember frames as bytes (see `Workspace`).
@@ -162,7 +162,7 @@ class Upsample(nn.Module):
     """Twice the height and width, and, with `time`, twice the frames.
 
     Doubling pixels and then convolving 3x3 equals four 2x2 convolutions of the small picture, one for each position in
-    the doubled pixel, since doubled pixels meet the same weights: 2.25 times less work and nothing to copy.
+    the doubled pixel. That is 2.25 times less work, and nothing is copied.
     """
 
     def __init__(self, width: int, out: int, *, time: bool) -> None:
@@ -170,7 +170,7 @@ class Upsample(nn.Module):
         self.conv = nn.Conv2d(width, out, 3)
         self.time_conv = CausalConv3d(width, 2 * width, (3, 1, 1)) if time else None
         if self.time_conv is not None:
-            self.time_conv.exact = True  # what it remembers has no norm, so that a few large values spread a byte thin
+            self.time_conv.exact = True  # its frames have no norm: large values would leave a byte too few levels
 
     def forward(self, x: Sum, workspace: Workspace, *, first: bool) -> Sum:
         """[t, h, w, width] -> [t or 2 t, 2 h, 2 w, out]."""
@@ -194,7 +194,8 @@ def fold_doubling(weight: Tensor) -> Tensor:
         [4 out, c, 2, 2]: the outputs for positions (0, 0), (0, 1), (1, 0), (1, 1) in the doubled pixel; their layout is
         "pixels" of `kernels.halo`.
     """
-    # Of the three rows above, at and below an upper half pixel, the last two are one pixel; for a lower half the first.
+    # A 3x3 convolution reads the rows above, at and below. At an upper half pixel the last two of them are one pixel,
+    # at a lower half pixel the first two.
     merge = torch.tensor([[[1, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]], dtype=torch.float32, device=weight.device)
     folded = torch.einsum("apk,bql,ockl->abocpq", merge, merge, weight.float())
     return folded.reshape(-1, weight.shape[1], 2, 2).to(weight.dtype)

@@ -1,7 +1,7 @@
-"""One picture on several GPUs, each with a band of its rows: what the bands have to tell each other.
+"""One picture on several GPUs, each with a band of its rows: what the bands exchange.
 
-Every convolution needs one row of each neighbour, the attention in the middle needs everybody's keys and values. All
-else is local, so a band's result is the whole picture's, up to rounding.
+Every convolution needs one row of each neighbour. The attention in the middle needs the keys and values of all bands.
+All else is local, so a band's result equals that of the whole picture, up to rounding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rows(Protocol):
 
 
 class WholeFrame:
-    """All rows on one GPU: nothing to tell."""
+    """All rows on one GPU: nothing to exchange."""
 
     def band(self, latent: Tensor) -> Tensor:
         """See `Rows.band`."""
@@ -53,8 +53,8 @@ class WholeFrame:
 class SplitRows:
     """Equal bands over the processes of a group, the top one on rank 0.
 
-    Collectives only, so that they can be captured in a CUDA graph and run on gloo as on NCCL. On a CPU they raise
-    ExchangeBroken if a process has gone; on a GPU the group's `check` tells.
+    It uses collectives only, which a CUDA graph can capture and which run on gloo as on NCCL. On a CPU they raise
+    ExchangeBroken if a process has ended; on a GPU the group's `check` does.
 
     Args:
         group: whose size divides the rows of a latent.

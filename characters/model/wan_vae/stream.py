@@ -24,11 +24,12 @@ class WanStreams:
     Args:
         vae: in eval mode.
         size: (h, w) of a latent frame.
-        streams: how many sessions can be open at once; memory for all is taken at once.
+        streams: how many sessions can be open at once; memory for all is allocated here.
         compact: see `Workspace`.
         i420: see `FrameDecoder.decode`.
         capture: on a GPU, replay the decoder as CUDA graphs.
-        rows: how the picture's rows are dealt to GPUs; all of them must do the same at the same time, this included.
+        rows: how the picture's rows are dealt to GPUs. All of them must make their `WanStreams` at the same time, and
+            later call the same methods together.
     """
 
     def __init__(
@@ -107,9 +108,9 @@ class WanStreams:
 class WanStream:
     """One session of a `WanStreams`; a `FrameDecoder`."""
 
-    # A convolution sees two frames back. One after another, those at one frame a latent (12, the first upsampling's
-    # included), at two (7) and at four (13) see 12 * 2 + 7 * 2 / 2 + 13 * 2 / 4 = 37.5 latents back; one more fills the
-    # chunk, and the oldest, which a fresh decoder takes for the first of a video, must be out of sight.
+    # Each convolution sees two frames back. 12 of them (with the first upsampling's) run at one frame a latent, 7 at
+    # two and 13 at four: together they see 12 * 2 + 7 * 2 / 2 + 13 * 2 / 4 = 37.5 latents back. One more fills the
+    # chunk. The oldest must be out of sight, because a fresh decoder takes it for the first of a video.
     history = 40
 
     def __init__(self, streams: WanStreams, slot: int) -> None:

@@ -14,8 +14,8 @@ from characters.model.wan_vae.statistics import STATISTICS
 from characters.model.wan_vae.workspace import Workspace
 from kernels.halo import Sum
 
-# What the VAE works in on a GPU: as small and as fast as bfloat16, with three more bits. Rounding to bfloat16 leaves 50
-# dB of a random picture if weights alone are rounded, 44 with what layers store. `kernels.halo` keeps sums in range.
+# The VAE's dtype on a GPU: as small and as fast as bfloat16, with three more bits. bfloat16 leaves 50 dB of a random
+# picture if weights alone are rounded, 44 if layers' outputs are too. `kernels.halo` keeps sums in range.
 HALF = torch.float16
 
 
@@ -26,7 +26,7 @@ class WanVae(nn.Module):
 
     Args:
         config: sizes.
-        latent_channels: of a latent frame; 16 and 48 have published statistics, others are left as they are.
+        latent_channels: of a latent frame; 16 and 48 have published statistics, latents of others stay unnormalised.
     """
 
     def __init__(self, config: WanVaeConfig, latent_channels: int) -> None:

@@ -1,4 +1,4 @@
-"""What a network of causal convolutions works in: input buffers, the frames that it remembers, prepared weights."""
+"""The memory of a network of causal convolutions: input buffers, remembered frames, prepared weights."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Workspace:
 
     Args:
         slots: streams that it remembers.
-        compact: remember frames as bytes, with a range for each pixel, instead of in the activations' dtype, but for
-            layers that ask for exact ones. Little more than half the memory, at about 1 % error a value.
+        compact: remember frames as bytes with a range for each pixel, instead of in the activations' dtype, except for
+            layers that ask for exact ones. It takes little more than half the memory, at about 1 % error a value.
         rows: how the picture's rows are dealt to GPUs.
     """
 
@@ -49,7 +49,7 @@ class Workspace:
     def cache(
         self, layer: nn.Module, height: int, width: int, channels: int, like: Tensor, *, exact: bool = False
     ) -> Cache:
-        """The frames that `layer` remembers; `exact`: in the dtype of `like` in any case."""
+        """The frames that `layer` remembers. `exact`: always in the dtype of `like`."""
         if layer not in self._caches:
             shape, compact = (self.slots, PAST, height, width), self.compact and not exact
             data = torch.zeros(*shape, channels, dtype=torch.uint8 if compact else like.dtype, device=like.device)
@@ -78,6 +78,6 @@ class Workspace:
 
     @property
     def bytes_per_stream(self) -> int:
-        """What a stream's memory takes."""
+        """Bytes of one stream's remembered frames."""
         tensors = [x for cache in self._caches.values() for x in cache if x is not None]
         return sum(x.nbytes for x in tensors) // self.slots

@@ -88,7 +88,7 @@ def test_the_check_compares_precisions_layer_by_layer():
 def test_the_check_finds_ring_and_sink_exact():
     lines: list[str] = []
     check._check_ring(JOB, CPU, lines.append)
-    assert "10 steps" in lines[0] and " 0 bytes touched" in lines[0] and ", 0 of the sink" in lines[1]
+    assert "10 steps" in lines[0] and " 0 bytes changed" in lines[0] and " 0 of the sink" in lines[1]
 
 
 def test_the_check_compares_a_plan_with_one_process(capfd):

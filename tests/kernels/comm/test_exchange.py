@@ -20,7 +20,7 @@ from kernels.comm.exchange import CollectiveExchange, Exchange, ExchangeBroken, 
 from kernels.comm.peer_barrier import PeerBarrier
 from kernels.comm.peer_memory import SimulatedMemory
 from kernels.fp8 import FP8
-from kernels.write_qkv import QkvScales, QkvTarget
+from kernels.write_qkv import ProjectedQkv, QkvScales, QkvTarget
 
 TOKENS, HEADS, HEAD_DIM, SLOTS, CHUNKS = 44, 6, 16, 3, 4
 DIM = HEADS * HEAD_DIM
@@ -70,11 +70,13 @@ class Layer:
             scales = QkvScales(*(torch.linspace(a, 2 * a, HEADS, device=self.device) for a in (0.01, 0.011, 0.012)))
         self.cursor.fill_(chunk % SLOTS * TOKENS)
         return self.exchange.write(
-            qkv[own].to(self.device),
-            weight,
-            weight.flip(0),
-            angles[own].cos().to(self.device),
-            angles[own].sin().to(self.device),
+            ProjectedQkv(
+                qkv[own].to(self.device),
+                weight,
+                weight.flip(0),
+                angles[own].cos().to(self.device),
+                angles[own].sin().to(self.device),
+            ),
             targets=self.targets,
             cursor=self.cursor,
             tokens=TOKENS,
