@@ -55,7 +55,7 @@ class QuietGang:
         """There is no actor."""
         return ""
 
-    def call(self, role: str, method: str, timeout: float) -> float:
+    def alone(self) -> float:
         """Somebody is in the room."""
         return 0.0
 
