@@ -69,7 +69,7 @@ def start(tiny_model: str, kept: list[Gang]) -> Iterator[Start]:
             gang.renew(gang.topology)
             for name, value in (OPTIONS | options).items():
                 setattr(gang, name if name == "on_state" else f"_{name}", value)
-            gang.call("dit.0.0", "set", "portraits", [])
+            gang.ask("dit.0.0", lambda dit: dit.portraits.clear())
         else:
             topology = topology or plan_topology(Profile(**settings))
             gang = Gang(topology, factory=factory, health_period=0.3, **OPTIONS | options)
