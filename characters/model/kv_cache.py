@@ -209,14 +209,14 @@ class LayerCache:
         """
         cache = self._cache
         place = {"cursor": cache.cursor, "tokens": cache.slot_rows}
-        x = ProjectedQkv(qkv.flatten(0, -2), norm_q, norm_k, cache.cos, cache.sin)
-        written = cache.exchange.write(x, targets=self._targets, scales=self._scales, **place)
+        projected = ProjectedQkv(qkv.flatten(0, -2), norm_q, norm_k, cache.cos, cache.sin)
+        written = cache.exchange.write(projected, targets=self._targets, scales=self._scales, **place)
         q, keys, values = written.q, written.keys, written.values
         if written.values_transposed:
             values = values.permute(2, 0, 1)
         if cache.prefilling:
             cos, sin = cache.unturned
-            cache.exchange.write(x._replace(cos=cos, sin=sin), targets=self._sink_targets, **place)
+            cache.exchange.write(projected._replace(cos=cos, sin=sin), targets=self._sink_targets, **place)
             filled = (cache.index + 1) * cache.slot_rows
             keys, values = keys[:filled], values[:filled]
         if cache.peaks is not None:
