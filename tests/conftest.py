@@ -40,6 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.relative_to(here).as_posix().startswith(REAL_TIME):
             item.add_marker("real_time")
             item.add_marker(pytest.mark.flaky(reruns=1))
-            item.add_marker(pytest.mark.timeout(400), append=False)  # longer than their own waits
+            item.add_marker(pytest.mark.timeout(400))  # longer than their own waits
         if "espeak" in item.nodeid or "flite" in item.nodeid:
             item.add_marker("system")
