@@ -12,6 +12,7 @@ from characters.training.augment import augment_mel
 from characters.training.speech_corpus import FAMILIES, build
 
 
+@pytest.mark.system
 def test_corpus_layout_and_repeatability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speech_corpus, "ALIGNED", 20)
     first, second = (np.load(build(tmp_path / name, minutes=0.6, seed=5)) for name in ("a", "b"))

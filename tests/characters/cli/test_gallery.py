@@ -27,6 +27,7 @@ def test_list(run: RunFixture, pip: Path) -> None:
     assert str(pip.parent) in result.out
 
 
+@pytest.mark.system
 def test_new_makes_a_character_that_loads(run: RunFixture, own_characters: Path, picture: Path) -> None:
     args = (
         "new",
@@ -95,6 +96,7 @@ def test_new_touches_no_other_folder(run: RunFixture, tmp_path: Path, picture: P
     assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
 
 
+@pytest.mark.system
 def test_new_refuses_in_one_line_and_leaves_nothing(run: RunFixture, own_characters: Path, picture: Path) -> None:
     (picture.parent / "bad.png").write_bytes(picture.read_bytes()[:3_000])
     for args, message in [

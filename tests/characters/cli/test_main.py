@@ -75,6 +75,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert done.returncode == 0 and not done.stderr
 
 
+@pytest.mark.system
 def test_names_that_are_too_long_are_the_users_to_mend(run: RunFixture) -> None:
     name = "x" * 300
     for args, what in [
