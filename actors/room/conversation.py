@@ -14,6 +14,7 @@ from actors.pipeline.context import StageContext
 from actors.pipeline.header import Header
 from actors.pipeline.trace import Turn
 from actors.roles.aligner import AudioAligner
+from actors.room.allowance import Allowance
 from actors.room.announcer import Announcer
 from actors.room.figures import Figures
 from actors.room.livekit import LivekitRoom
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 CHAT, RENDERED = "lk.chat", "characters.rendered"
 _LONGEST_REPORT = 4_000  # bytes
+_TOO_FAST = "That is more than I can read at once: please send it again in a moment."
 _BACK_AGAIN = "Sorry, I was gone for a moment. Where were we?"
 
 
@@ -67,6 +69,7 @@ class Conversation:
         self._again = bool(state)
         self._tasks = Tasks()
         self._inbox = Inbox(self._room)
+        self._may_write, self._may_hear_of_it = Allowance(burst=8, rate=1.0), Allowance(burst=1, rate=0.2)
         self._figures = Figures(misses, response_id)
         self._segment = 0  # number of the user's captions
         # A room that a new process joins may be one that everybody has left long ago.
@@ -83,7 +86,7 @@ class Conversation:
         for event in ("participant_connected", "participant_disconnected", "reconnected"):
             room.on(event, lambda *_: self._count_users())
         room.on("data_received", self._on_data)
-        room.register_text_stream_handler(CHAT, lambda reader, _: self._tasks.spawn(self._read_chat(reader)))
+        room.register_text_stream_handler(CHAT, lambda reader, who: self._tasks.spawn(self._read_chat(reader, who)))
         for method in ("interrupt", "lk.clear_buffer"):
             room.local_participant.register_rpc_method(method, self._on_interrupt)
         self._tasks.spawn(self._bridge.start())
@@ -130,9 +133,13 @@ class Conversation:
 
     # From the room.
 
-    async def _read_chat(self, reader: Any) -> None:
-        if text := await self._inbox.read(reader):
+    async def _read_chat(self, reader: Any, identity: str) -> None:
+        if not (text := await self._inbox.read(reader)):
+            return
+        if self._may_write.take(identity):
             self._bridge.push_text(text)
+        elif self._may_hear_of_it.take(identity):
+            self._announcer.notify(_TOO_FAST)
 
     def _on_data(self, packet: Any) -> None:
         """A client tells when it rendered frames: JSON, [number of the frame, milliseconds ago] of each.
