@@ -19,9 +19,7 @@ class Allowance:
 
     def __init__(self, burst: int, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._burst, self._rate, self._clock = burst, rate, clock
-        self._left: OrderedDict[str, tuple[float, float]] = (
-            OrderedDict()
-        )  # identity -> how often it may, and since when
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # how often it may, since when
 
     def take(self, identity: str) -> bool:
         """Whether the participant may do it now; if so, it counts."""

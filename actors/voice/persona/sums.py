@@ -86,7 +86,7 @@ def _percent(words: list[str]) -> Sum | None:
 def _tokens(words: list[str]) -> list[float | str]:
     """The longest run of number, operator, number, … in `words`.
 
-    A run that begins inside another is no longer than that one, so the search goes on behind it, and its time is linear.
+    A run that begins inside another is no longer than that one, so the search goes on behind it: the time is linear.
     """
     best: list[float | str] = []
     start = 0
