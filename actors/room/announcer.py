@@ -90,7 +90,7 @@ class Announcer:
     async def _send_figures(self) -> None:
         while True:
             await asyncio.sleep(_FIGURES_SECONDS)
-            figures = json.dumps(self._make_figures())
-            with contextlib.suppress(Exception):  # lost figures must not end a conversation
+            with contextlib.suppress(Exception):  # lost figures must end neither a conversation nor the figures
+                figures = json.dumps(self._make_figures(), allow_nan=False)
                 async with asyncio.timeout(_SEND_SECONDS):
                     await self._room.local_participant.publish_data(figures, reliable=False, topic=FIGURES)

@@ -70,6 +70,7 @@ class Conversation:
         self._tasks = Tasks()
         self._inbox = Inbox(self._room)
         self._may_write, self._may_hear_of_it = Allowance(burst=8, rate=1.0), Allowance(burst=1, rate=0.2)
+        self._may_report = Allowance(burst=10, rate=4.0)
         self._figures = Figures(misses, response_id)
         self._segment = 0  # number of the user's captions
         # A room that a new process joins may be one that everybody has left long ago.
@@ -134,7 +135,7 @@ class Conversation:
     # From the room.
 
     async def _read_chat(self, reader: Any, identity: str) -> None:
-        if not (text := await self._inbox.read(reader)):
+        if not (text := await self._inbox.read(reader, identity)):
             return
         if self._may_write.take(identity):
             self._bridge.push_text(text)
@@ -147,6 +148,8 @@ class Conversation:
         The client knows best how long such a message travels, and has added that.
         """
         if packet.topic != RENDERED or packet.participant is None or len(packet.data) > _LONGEST_REPORT:
+            return
+        if not self._may_report.take(packet.participant.identity):
             return
         now = time.monotonic()
         try:
