@@ -35,6 +35,7 @@ class SessionSpec:
         room: where it publishes.
         character: who speaks; None for pictures and pushed sound without a conversation.
         id: of the session in the serving application; "" outside of it.
+        user: identity of its user in the room; "" if it is not known.
     """
 
     portrait: np.ndarray
@@ -42,3 +43,4 @@ class SessionSpec:
     room: RoomAddress = RoomAddress()
     character: Character | None = None
     id: str = ""
+    user: str = ""

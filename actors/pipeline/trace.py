@@ -6,12 +6,14 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from actors.pipeline.header import Header
 from characters.chunk import FPS, FRAMES_PER_CHUNK
 
-_SEARCHED = 60  # newest chunks, among which a chunk that has just been rendered must be
+_NEWEST = 60  # chunks, among which a chunk that has just been rendered must be
+# A frame is seen so long after its publication at most, and, as far as a client knows the time, so long before at most.
+_LATEST, _EARLIEST = 60.0, -0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Trace:
         self.chunks: deque[Header] = deque(maxlen=capacity)
         self.turns: deque[Turn] = deque(maxlen=capacity)
         self.rendered: OrderedDict[int, float] = OrderedDict()
+        self._newest: list[Header | None] = [None] * _NEWEST  # by the rest of their index
 
     def __getstate__(self) -> dict[str, object]:
         """For pickle, which is slow, while a stage goes on entering chunks: copies, each made in one step."""
@@ -53,6 +56,7 @@ class Trace:
     def add(self, header: Header) -> None:
         """Enter a chunk that has reached the end of its path."""
         self.chunks.append(header)
+        self._newest[header.index % _NEWEST] = header
 
     def add_turn(self, turn: Turn) -> None:
         """Enter a finished turn."""
@@ -62,16 +66,20 @@ class Trace:
         """A user's client showed frame number `frame` at `at`.
 
         Returns:
-            Seconds from its publication to then; None if the frame was not published, or long ago.
+            Seconds from its publication to then; None if the frame was not published, or long ago, or if `at` is no
+            time at which it can have been seen.
         """
         index, behind = divmod(frame, FRAMES_PER_CHUNK)
-        header = next((h for h in islice(reversed(list(self.chunks)), _SEARCHED) if h.index == index), None)
-        if header is None:
+        header = self._newest[index % _NEWEST]
+        if header is None or header.index != index:
+            return None
+        seconds = at - behind / FPS - self._published(header)
+        if not _EARLIEST < seconds < _LATEST:
             return None
         self.rendered.setdefault(index, at - behind / FPS)
         while len(self.rendered) > (self.chunks.maxlen or 0):
             self.rendered.popitem(last=False)
-        return at - behind / FPS - self._published(header)
+        return seconds
 
     def _published(self, header: Header) -> float:
         """When a chunk's first frame left the publisher, whose span ends with the last."""

@@ -15,6 +15,7 @@ from actors.voice.tasks import Tasks
 log = logging.getLogger(__name__)
 
 CAPTIONS, NOTICES, FIGURES = "lk.transcription", "characters.notice", "characters.figures"
+HEARS = "characters.hears"  # attribute of the character's participant: identity of the one it hears; "" for nobody
 _SEND_SECONDS = 5.0
 _FIGURES_SECONDS = 1.0
 
@@ -27,12 +28,12 @@ class Announcer:
     Args:
         room: the SDK's, joined.
         tasks: of the conversation.
-        hears: whether every microphone of the room is heard.
+        hears: whether a microphone that is to be heard is heard; whose it is.
         figures: makes the JSON object that is sent once a second.
     """
 
     def __init__(
-        self, room: Any, tasks: Tasks, hears: Callable[[], bool], figures: Callable[[], dict[str, Any]]
+        self, room: Any, tasks: Tasks, hears: Callable[[], tuple[bool, str]], figures: Callable[[], dict[str, Any]]
     ) -> None:
         self._room, self._hears, self._make_figures = room, hears, figures
         self._outbox = Outbox(room)
@@ -80,17 +81,18 @@ class Announcer:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            state = "initializing" if self._state == "listening" and not self._hears() else self._state
+            ready, heard = self._hears()
+            state = "initializing" if self._state == "listening" and not ready else self._state
             try:
                 async with asyncio.timeout(_SEND_SECONDS):
-                    await self._room.local_participant.set_attributes({"lk.agent.state": state})
+                    await self._room.local_participant.set_attributes({"lk.agent.state": state, HEARS: heard})
             except Exception as error:  # without a connection; `reconnected` sends it again
                 log.warning("cannot send the character's state to the room: %r", error)
 
     async def _send_figures(self) -> None:
         while True:
             await asyncio.sleep(_FIGURES_SECONDS)
-            figures = json.dumps(self._make_figures())
-            with contextlib.suppress(Exception):  # lost figures must not end a conversation
+            with contextlib.suppress(Exception):  # lost figures must end neither a conversation nor the figures
+                figures = json.dumps(self._make_figures(), allow_nan=False)
                 async with asyncio.timeout(_SEND_SECONDS):
                     await self._room.local_participant.publish_data(figures, reliable=False, topic=FIGURES)

@@ -14,6 +14,7 @@ from actors.pipeline.context import StageContext
 from actors.pipeline.header import Header
 from actors.pipeline.trace import Turn
 from actors.roles.aligner import AudioAligner
+from actors.room.allowance import Allowance
 from actors.room.announcer import Announcer
 from actors.room.figures import Figures
 from actors.room.livekit import LivekitRoom
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 CHAT, RENDERED = "lk.chat", "characters.rendered"
 _LONGEST_REPORT = 4_000  # bytes
+_ONE_IS_HEARD = "Of the microphones in this call, {}'s is heard."
+_TOO_FAST = "That is more than I can read at once: please send it again in a moment."
 _BACK_AGAIN = "Sorry, I was gone for a moment. Where were we?"
 
 
@@ -47,6 +50,7 @@ class Conversation:
         misses: counts the chunks that left late so far.
         state: from `snapshot` of the process before this one.
         response_id: replies count from here on.
+        user: identity of the session's own user, who is heard before others; "" if it is not known.
     """
 
     def __init__(
@@ -60,13 +64,18 @@ class Conversation:
         misses: Callable[[], int],
         state: dict[str, Any] | None = None,
         response_id: int = 0,
+        user: str = "",
     ) -> None:
         state = state or {}
         self._room, self._loop = room.room, room.loop
         self._aligner, self._context = aligner, context
         self._again = bool(state)
+        self._user = user
+        self._told = ""  # identity of the one who the room was told is heard, while several could be
         self._tasks = Tasks()
         self._inbox = Inbox(self._room)
+        self._may_write, self._may_hear_of_it = Allowance(burst=8, rate=1.0), Allowance(burst=1, rate=0.2)
+        self._may_report = Allowance(burst=10, rate=4.0)
         self._figures = Figures(misses, response_id)
         self._segment = 0  # number of the user's captions
         # A room that a new process joins may be one that everybody has left long ago.
@@ -78,12 +87,13 @@ class Conversation:
 
     async def _start(self) -> None:
         room = self._room
-        self._announcer = Announcer(room, self._tasks, lambda: not self._microphone.pending(), self._figures.take)
-        self._microphone = Microphone(room, self._tasks, self._bridge.push_audio, self._announcer.refresh)
+        self._announcer = Announcer(room, self._tasks, self._hears, self._figures.take)
+        push_audio = self._bridge.push_audio
+        self._microphone = Microphone(room, self._tasks, push_audio, self._on_microphones, self._user)
         for event in ("participant_connected", "participant_disconnected", "reconnected"):
             room.on(event, lambda *_: self._count_users())
         room.on("data_received", self._on_data)
-        room.register_text_stream_handler(CHAT, lambda reader, _: self._tasks.spawn(self._read_chat(reader)))
+        room.register_text_stream_handler(CHAT, lambda reader, who: self._tasks.spawn(self._read_chat(reader, who)))
         for method in ("interrupt", "lk.clear_buffer"):
             room.local_participant.register_rpc_method(method, self._on_interrupt)
         self._tasks.spawn(self._bridge.start())
@@ -130,9 +140,13 @@ class Conversation:
 
     # From the room.
 
-    async def _read_chat(self, reader: Any) -> None:
-        if text := await self._inbox.read(reader):
+    async def _read_chat(self, reader: Any, identity: str) -> None:
+        if not (text := await self._inbox.read(reader, identity)):
+            return
+        if self._may_write.take(identity):
             self._bridge.push_text(text)
+        elif self._may_hear_of_it.take(identity):
+            self._announcer.notify(_TOO_FAST)
 
     def _on_data(self, packet: Any) -> None:
         """A client tells when it rendered frames: JSON, [number of the frame, milliseconds ago] of each.
@@ -140,6 +154,8 @@ class Conversation:
         The client knows best how long such a message travels, and has added that.
         """
         if packet.topic != RENDERED or packet.participant is None or len(packet.data) > _LONGEST_REPORT:
+            return
+        if not self._may_report.take(packet.participant.identity):
             return
         now = time.monotonic()
         try:
@@ -149,6 +165,21 @@ class Conversation:
         found = [self._context.record_render(frame, at) for frame, at in rendered]
         if delays := [seconds for seconds in found if seconds is not None]:
             self._figures.render = sum(delays) / len(delays)
+
+    def _hears(self) -> tuple[bool, str]:
+        microphone = self._microphone
+        return not microphone.pending(), microphone.speaker if microphone.track is not None else ""
+
+    def _on_microphones(self) -> None:
+        """Who is heard, or who could be, may have changed: where several could, all are told who is."""
+        self._announcer.refresh()
+        heard, several = self._microphone.speaker, len(self._microphone.owners) > 1
+        if self._microphone.track is None:
+            return
+        if (several and heard != self._told) or (not several and self._told not in ("", heard)):
+            who = self._room.remote_participants.get(heard)
+            self._announcer.notify(_ONE_IS_HEARD.format(getattr(who, "name", "") or heard))
+        self._told = heard if several else ""
 
     async def _on_interrupt(self, _: Any) -> str:
         self._bridge.interrupt()

@@ -16,13 +16,17 @@ _WAITING_FRAMES = 100  # sound that may wait to be heard: two seconds, then the 
 
 
 class Microphone:
-    """Subscribes to every audio track of the room and hears the newest. All methods belong to the room's event loop.
+    """Hears one microphone of the room. All methods belong to the room's event loop.
+
+    That is the session's own user's if they have one, or else that of the participant who is heard already, or else
+    that of the first to come. Of several tracks of one participant it is the newest that is not muted.
 
     Args:
         room: the SDK's, joined without automatic subscription.
         tasks: of the conversation.
         push_audio: takes int16 [n], mono at 16 kHz, as it comes.
-        changed: called when `pending` or what is heard may have changed.
+        changed: called when `pending`, who is heard or who could be may have changed.
+        user: identity of the session's own user; "" if it is not known.
 
     Attributes:
         track: sid of the track that is heard; None without one.
@@ -30,51 +34,74 @@ class Microphone:
     """
 
     def __init__(
-        self, room: Any, tasks: Tasks, push_audio: Callable[[np.ndarray, int], None], changed: Callable[[], None]
+        self,
+        room: Any,
+        tasks: Tasks,
+        push_audio: Callable[[np.ndarray, int], None],
+        changed: Callable[[], None],
+        user: str = "",
     ) -> None:
         from livekit import rtc
 
         self.track: str | None = None
         self.speaker = ""
         self._rtc, self._room, self._tasks = rtc, room, tasks
-        self._push_audio, self._changed = push_audio, changed
+        self._push_audio, self._changed, self._user = push_audio, changed, user
+        self._chosen: str | None = None  # sid of the track that is heard, or will be when the server sends it
         self._stream: asyncio.Task[None] | None = None
-        room.on("track_published", lambda publication, _: self._subscribe(publication))
-        room.on("track_unpublished", lambda *_: changed())
+        room.on("track_published", lambda publication, _: self._choose(publication))
+        for event in ("track_unpublished", "track_muted", "track_unmuted", "participant_disconnected"):
+            room.on(event, lambda *_: self._choose())
         room.on("track_subscribed", lambda track, _, who: self._hear(track, who.identity))
-        room.on("track_unsubscribed", lambda track, *_: self._lose(track.sid))
-        for publication in self._publications():
-            self._subscribe(publication)
+        room.on("track_unsubscribed", lambda track, *_: self._lose(track))
+        asyncio.get_running_loop().call_soon(self._choose)
+
+    @property
+    def owners(self) -> list[str]:
+        """Identities of all who have a microphone, in the order in which they came."""
+        return [identity for identity, who in self._room.remote_participants.items() if self._microphones(who)]
 
     def pending(self) -> bool:
-        """Whether somebody has a microphone that is not heard yet."""
-        return any(not publication.subscribed for publication in self._publications() if self._is_audio(publication))
+        """Whether somebody has a microphone, and none is heard yet."""
+        return self._chosen is not None and self.track != self._chosen
 
-    def _publications(self) -> list[Any]:
-        return [p for who in self._room.remote_participants.values() for p in who.track_publications.values()]
+    def _microphones(self, participant: Any) -> list[Any]:
+        return [p for p in participant.track_publications.values() if p.kind == self._rtc.TrackKind.KIND_AUDIO]
 
-    def _is_audio(self, track: Any) -> bool:
-        return bool(track.kind == self._rtc.TrackKind.KIND_AUDIO)
-
-    def _subscribe(self, publication: Any) -> None:
-        if self._is_audio(publication):
-            publication.set_subscribed(True)
-            self._changed()
+    def _choose(self, published: Any = None) -> None:
+        """Decide anew whom to hear. `published` has just been, perhaps again under its old sid."""
+        owners, everybody = self.owners, self._room.remote_participants
+        heard = next((who for who in (self._user, self.speaker, *owners) if who in owners), None)
+        tracks = self._microphones(everybody[heard]) if heard is not None else []
+        chosen = next((p for p in reversed(tracks) if not p.muted), tracks[-1] if tracks else None)
+        before, self._chosen = self._chosen, chosen.sid if chosen is not None else None
+        if self._chosen != before:
+            for other in (p for who in everybody.values() for p in self._microphones(who) if p.sid == before):
+                other.set_subscribed(False)
+        if self.track != self._chosen:
+            self._stop()
+        if chosen is not None and (chosen.sid != before or chosen is published):
+            self.speaker = heard or ""
+            chosen.set_subscribed(True)
+        self._changed()
 
     def _hear(self, track: Any, identity: str) -> None:
-        """Hear this track, and no other: the newest microphone is the user's."""
-        if not self._is_audio(track):
+        if track.sid != self._chosen:  # another was chosen while the server was asked for this one
             return
-        if self._stream is not None:
-            self._stream.cancel()
+        self._stop()
         self.track, self.speaker = track.sid, identity
         self._stream = self._tasks.spawn(self._read(track))
         self._changed()
 
-    def _lose(self, sid: str) -> None:
-        if self.track == sid and self._stream is not None:
+    def _lose(self, track: Any) -> None:
+        if track is not None and track.sid == self.track:
+            self._stop()
+            self._changed()
+
+    def _stop(self) -> None:
+        if self._stream is not None:
             self._stream.cancel()
-            self.track = self._stream = None
+        self.track = self._stream = None
 
     async def _read(self, track: Any) -> None:
         stream = self._rtc.AudioStream(

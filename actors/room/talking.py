@@ -131,4 +131,5 @@ class TalkingPublisher(RoomPublisher):
             self.misses,
             self._state,
             response_id,
+            session.user,
         )

@@ -6,12 +6,14 @@ import re
 
 from actors.voice.protocols import Transcript
 
+# All patterns here take linear time: what a user can make a recogniser write must not hold up the event loop.
 _WORD = (
-    r"(?:[mh]m?[ -]?)+|m+h?m+|hm+|uh+|uh-?huh|um+|a-?ha|ah+|oh+|huh|yeah|yep|yes|yup|ok|okay|right|sure|i see|wow|cool|"
-    r"nice|great|go on|got it|interesting|really|true|exactly|thank you|thanks|you"
+    r"uh ?huh|uh+|um+|a ?ha|ah+|oh+|huh|yeah|yep|yes|yup|ok|okay|right|sure|i see|wow|cool|nice|great|go on|got it|"
+    r"interesting|really|true|exactly|thank you|thanks|you"
 )
-_BACKCHANNEL = re.compile(rf"(?:{_WORD})(?:[ -](?:{_WORD})){{0,3}}")
-_ANSWERS = re.compile(r"\b(yes|yeah|yep|yup|ok|okay|sure|right|really|thank you|thanks|m+h?m+|uh-?huh)\b")
+_BACKCHANNEL = re.compile(rf"(?:{_WORD})(?: (?:{_WORD})){{0,3}}")
+_HUM = frozenset("mh")
+_ANSWERS = re.compile(r"\b(yes|yeah|yep|yup|ok|okay|sure|right|really|thank you|thanks|mm+|m+hm+|uh-?huh)\b")
 # Words that are obeyed at once, however unclear they are.
 _ORDERS = re.compile(r"\b(stop|wait|no|hold on|hang on|excuse me|sorry|hey|but|what|listen|quiet|enough|pause)\b")
 _DOUBTFUL = -1.0  # mean log probability: clear words lie above it, hums that whisper takes for words mostly below
@@ -25,7 +27,8 @@ def is_backchannel(heard: Transcript, doubt: bool = False) -> bool:
         doubt: whether the sound was short; then a transcript of low confidence is a hum, unless it reads as an order.
     """
     words = " ".join(re.sub(r"[^\w' -]", " ", heard.text.lower()).split())
-    if not words or _BACKCHANNEL.fullmatch(words):
+    beside_hums = " ".join(word for word in words.replace("-", " ").split() if not _HUM.issuperset(word))
+    if not beside_hums or _BACKCHANNEL.fullmatch(beside_hums):
         return True
     return doubt and heard.confidence < _DOUBTFUL and _ORDERS.search(words) is None
 

@@ -23,7 +23,7 @@ import numpy as np
 from actors.voice.backchannel import is_backchannel, may_answer
 from actors.voice.config import VoiceConfig
 from actors.voice.events import Backchannel, Event, TurnTrace, UserStartedSpeaking, UserText, UserTurn, VoiceError
-from actors.voice.history import History
+from actors.voice.history import LONGEST_TEXT, History
 from actors.voice.listener import Heard, Listener
 from actors.voice.parts import Parts
 from actors.voice.protocols import HEARING_RATE, Message, Tool, Transcript
@@ -36,7 +36,6 @@ from characters.errors import UserError
 
 log = logging.getLogger(__name__)
 
-LONGEST_TEXT = 4_000  # characters of a typed turn that are read
 _GAP_SECONDS = 0.3  # without sound from the user (muted, gone) for so long, silence stands in for it
 _WATCH_SECONDS = 0.1
 _NOT_HEARD = "I'm sorry, something is wrong with my ears. Could you say that again, or type it?"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 
-_SENTENCE_END = re.compile(r"[.!?…]+[\"”’')\]]*(?=\s)|\n")
-_CLAUSE_END = re.compile(r"[,;:]+[\"”’')\]]*(?=\s)|\s[–—-](?=\s)|—")
+# None of these patterns takes quadratic time: models repeat what users write.
+_SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…]+[\"”’')\]]*(?=\s)|\n")
+_CLAUSE_END = re.compile(r"(?<![,;:])[,;:]+[\"”’')\]]*(?=\s)|\s[–—-](?=\s)|—")
 _ABBREVIATION = re.compile(r"\b(mr|mrs|ms|dr|st|prof|vs|e\.g|i\.e|etc|no|[a-z])\.$", re.IGNORECASE)
+_LONGEST_ABBREVIATION = 5
 _FIRST_WORDS = 2  # words after which the first piece may end at a comma
 _LONG = 120  # characters after which any piece may end at a comma
 _LONGEST = 240  # characters after which a piece may end at a space
 
 # Language models write for the eye; this markup must not be spoken.
-_MARKUP = re.compile(r"\*\*|__|[*_`#>|~]+|\[([^\]]*)\]\([^)]*\)|https?://\S+")
+_MARKUP = re.compile(r"\*\*|__|[*_`#>|~]+|\[([^][]{0,200})\]\([^()]{0,500}\)|https?://\S+")
 
 
 class ClauseSplitter:
@@ -41,7 +43,8 @@ class ClauseSplitter:
         """Where the first complete clause ends, if there is one."""
         ends = []
         for match in _SENTENCE_END.finditer(self._text):
-            if not _ABBREVIATION.search(self._text[: match.end()]) or match.group() == "\n":
+            near = max(0, match.end() - _LONGEST_ABBREVIATION)
+            if not _ABBREVIATION.search(self._text, near, match.end()) or match.group() == "\n":
                 ends.append(match.end())
                 break
         for match in _CLAUSE_END.finditer(self._text):

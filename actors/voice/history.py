@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from actors.voice.protocols import Message
 
+LONGEST_TEXT = 4_000  # characters of what one side says before the other answers; of more the newest are kept
+_MOST_CHARACTERS = 24_000  # of all messages together
+
 
 class History:
     """What the language model is shown of the past.
@@ -22,10 +25,10 @@ class History:
 
     def add_user(self, text: str) -> None:
         """The user said `text`. It continues their message before it if no answer to that has been heard."""
+        text = text[-LONGEST_TEXT:]
         if self._unanswered and self.messages and self.messages[-1].role == "user":
-            self.messages[-1] = Message("user", f"{self.messages[-1].text} {text}")
-        else:
-            self._add(Message("user", text))
+            text = f"{self.messages.pop().text} {text}"[-LONGEST_TEXT:]
+        self._add(Message("user", text))
         self._unanswered = True
 
     def add_character(self, text: str) -> Message:
@@ -45,3 +48,5 @@ class History:
     def _add(self, message: Message) -> None:
         self.messages.append(message)
         del self.messages[: -self._longest]
+        while len(self.messages) > 1 and sum(len(m.text) for m in self.messages) > _MOST_CHARACTERS:
+            del self.messages[0]

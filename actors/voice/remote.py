@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from actors.voice.config import SttConfig, TtsConfig
+from actors.voice.history import LONGEST_TEXT
 from actors.voice.llm import api_key
 from actors.voice.protocols import HEARING_RATE, Transcript
 from characters.chunk import SAMPLE_RATE
@@ -49,7 +50,7 @@ class RemoteStt:
             answer = self._client.audio.transcriptions.create(
                 model=self._model, file=("turn.wav", buffer.getvalue(), "audio/wav"), language="en"
             )
-            return Transcript(str(answer.text).strip())
+            return Transcript(str(answer.text)[:LONGEST_TEXT].strip())
         except Exception as error:  # the client does not catch errors of its transport and its parser
             raise UserError(f"the speech-to-text server failed: {type(error).__name__}: {error}") from error
 

@@ -27,7 +27,7 @@ _FRAMES_PER_SECOND = 100
 _NO_SPEECH, _UNSURE = 0.6, -1.0
 
 # What whisper, which was trained on subtitles, writes for breath and hum.
-_NOISE = re.compile(r"[\[(][^\])]*[\])]|♪+|\*[^*]*\*")
+_NOISE = re.compile(r"[\[(][^][()]{0,200}[\])]|♪+|\*[^*]{0,200}\*")
 
 
 class Whisper:

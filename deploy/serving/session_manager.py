@@ -328,6 +328,7 @@ class SessionManager:
             room=RoomAddress("livekit", access.url, token, live.bitrate),
             character=character,
             id=session.id,
+            user=session.identity,
         )
 
     async def _tend(self) -> None:

@@ -12,6 +12,8 @@ _ROUND = "zero ten twenty thirty forty fifty sixty seventy eighty ninety"
 _ONES, _TENS = _BELOW_TWENTY.split(), _ROUND.split()
 _SMALL = {w: i for i, w in enumerate(_ONES)} | {w: 10 * i for i, w in enumerate(_TENS) if i > 1}
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000}
+LONGEST_NUMBER = 24  # words of a number that are read
+_LARGEST = 1e15  # no number from here on is read: arithmetic on those below it overflows nowhere
 _DIGITS = re.compile(r"\d[\d,]*(\.\d+)?")
 
 
@@ -50,6 +52,11 @@ def ordinal(day: int) -> str:
 
 def read(words: list[str]) -> tuple[float, int] | None:
     """The number that `words` begins with and how many words it takes: ["two", "hundred", "cats"] -> (200, 2)."""
+    found = _read(words[:LONGEST_NUMBER])
+    return found if found is not None and found[0] < _LARGEST else None
+
+
+def _read(words: list[str]) -> tuple[float, int] | None:
     if not words:
         return None
     if _DIGITS.fullmatch(words[0]):

@@ -20,6 +20,9 @@ from characters.character import Character
 _OFFERS = ("a joke?", "hear a joke?", "another joke?", "another?", "joke in its place?", "joke instead?")
 _NAME_ASKED = ("your name?", "what's yours?", "should I call you", "Would you tell me?")
 _ANSWERS_PER_TURN = 3
+# Patterns are tried on every sentence, some in quadratic time: the newest are read, and the beginning of a long one.
+_SENTENCES, _LONGEST_SENTENCE = 8, 300
+_LONGEST_REMARK = _SENTENCES * _LONGEST_SENTENCE
 _RECENT = 6  # newest intents, among which a question counts as asked again
 # Intents whose answers never begin with "as I said".
 _NO_REPEATS = "greet joke story thanks sorry bye night stop laugh again recall taste glad like"
@@ -47,15 +50,17 @@ class ScriptedPersona:
         said = [m.text for m in messages if m.role == "user"]
         if not self._used:  # a conversation that another persona began
             for text in said[:-1]:
-                self.memory.learn_name(text)
-                self.memory.learn_fact(text)
+                self.memory.learn_name(text[:_LONGEST_REMARK])
+                self.memory.learn_fact(text[:_LONGEST_SENTENCE])
         heard = [m.text for m in messages if m.role == "assistant" and m.text]
         yield self.reply(said[-1] if said else "", heard[-1] if heard else "")
 
     def reply(self, text: str, last_reply: str = "") -> str:
         """The answer to `text`. `last_reply` is what the user heard last: "yes" and "what?" refer to it."""
+        text = text[-_LONGEST_REMARK:]
         learned_name = self.memory.learn_name(text)
-        parts = [part for part in re.split(r"(?<=[.!?…])\s+|\n", text) if plain(part)]
+        parts = [part[:_LONGEST_SENTENCE] for part in re.split(r"(?<=[.!?…])\s+|\n", text) if plain(part)]
+        parts = parts[-_SENTENCES:]
         answers: list[str] = []
         done: set[str] = set()
         for part in parts:

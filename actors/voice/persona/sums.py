@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from actors.voice.persona.numerals import read, to_words
+from actors.voice.persona.numerals import LONGEST_NUMBER, read, to_words
 
 _OPERATORS = {
     "plus": "+", "and": "+", "+": "+", "add": "+", "minus": "-", "-": "-", "–": "-", "less": "-", "take": "-",
@@ -14,6 +14,7 @@ _OPERATORS = {
 }  # fmt: skip
 _SPOKEN = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
 _FILLER = frozenset({"by", "away"})
+_LONGEST_SUM = 15  # numbers and operators of a sum that is repeated in the answer
 # Whisper sometimes writes a number's homophone; between operators it can only be the number.
 _HOMOPHONES = {"to": "two", "too": "two", "for": "four", "fore": "four", "ate": "eight", "won": "one", "tin": "ten"}
 _ASKS = re.compile(
@@ -48,7 +49,8 @@ def solve(text: str) -> Sum | None:
         return None
     if "and" in words and not re.search(r"\badd\b|\bsum\b|\bplus\b|[+*/x]|times|minus|divided", text):
         return None  # "two and three" alone is not a sum
-    question = " ".join(_SPOKEN[t] if isinstance(t, str) else to_words(t) for t in tokens)
+    spoken = (_SPOKEN[t] if isinstance(t, str) else to_words(t) for t in tokens)
+    question = " ".join(spoken) if len(tokens) <= _LONGEST_SUM else "all of that"
     return _answer(question, _evaluate(tokens))
 
 
@@ -60,8 +62,8 @@ _SPECIAL = (
     (r"square root of\b", _root, "the square root of {}"),
     (r"half of\b", lambda n: n / 2, "half of {}"),
     (r"\b(?:twice|double)\b", lambda n: 2 * n, "twice {}"),
-    (r"([\w.,-]+)[ -]squared", lambda n: n * n, "{} squared"),
-    (r"([\w.,-]+)[ -]cubed", lambda n: n**3, "{} cubed"),
+    (r"([\w.,-]{1,40})[ -]squared", lambda n: n * n, "{} squared"),
+    (r"([\w.,-]{1,40})[ -]cubed", lambda n: n**3, "{} cubed"),
 )
 
 
@@ -82,9 +84,13 @@ def _percent(words: list[str]) -> Sum | None:
 
 
 def _tokens(words: list[str]) -> list[float | str]:
-    """The longest run of number, operator, number, … in `words`."""
+    """The longest run of number, operator, number, … in `words`.
+
+    A run that begins inside another is no longer than that one, so the search goes on behind it: the time is linear.
+    """
     best: list[float | str] = []
-    for start in range(len(words)):
+    start = 0
+    while start < len(words):
         tokens: list[float | str] = []
         i = start
         while i < len(words):
@@ -100,11 +106,13 @@ def _tokens(words: list[str]) -> list[float | str]:
             near = [*words[max(0, i - 1) : i], *words[i + 1 : i + 2]]
             if word in _HOMOPHONES and any(w in _OPERATORS and w != "and" for w in near):
                 word = _HOMOPHONES[word]
-            number = read([word, *words[i + 1 :]])
+            ahead = [word, *words[i + 1 : i + LONGEST_NUMBER]]
+            number = read(ahead)
             if number is None:
                 break
             tokens.append(number[0])
-            i += _consumed(words[i:], number[1])
+            i += _consumed(ahead, number[1])
+        start = max(i, start + 1)
         if len(tokens) % 2 == 0:
             tokens = tokens[:-1]
         if len(tokens) > len(best):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 
 import pytest
 
@@ -67,6 +68,27 @@ def test_what_a_user_has_seen() -> None:
     assert trace.seconds()["publish_to_render"] == pytest.approx([0.05, 3 / 24])
     assert trace.turn_seconds() == {"speech end > first frame": [2.5], "first frame > rendered": [0.5], "turn": [3.0]}
     assert [e["tid"] for e in trace.chrome_trace()["traceEvents"] if e["ph"] == "X"].count(2) == 2
+
+
+@pytest.mark.parametrize("at", [float("nan"), float("inf"), -float("inf"), 1e300, -1e9, 2.0])
+def test_no_frame_is_seen_when_it_cannot_have_been(at: float) -> None:
+    trace = Trace(["a"])
+    trace.add(Header(0, 0).stamped(0, 2.0, 3.0))
+    assert trace.add_render(0, at) is None and not trace.rendered
+    assert trace.add_render(0, 3.0) == pytest.approx(3 / 24)
+
+
+def test_reports_of_frames_cost_the_same_however_many_chunks_there_are() -> None:
+    trace = Trace(["a"])
+    for i in range(4096):
+        trace.add(Header(i, 0).stamped(0, i / 6, (i + 1) / 6))
+    assert trace.add_render(4 * 4095, 4097 / 6) is not None and trace.add_render(4 * 4000, 4001 / 6) is None
+    begin = time.process_time()
+    for _ in range(5000):
+        trace.add_render(4 * 4095, 4097 / 6)
+        trace.add_render(10**18, 4097 / 6)
+        trace.add_render(-7, 4097 / 6)
+    assert time.process_time() - begin < 0.2
 
 
 def test_bounded() -> None:

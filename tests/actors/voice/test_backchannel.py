@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from actors.voice.backchannel import is_backchannel, may_answer
@@ -29,3 +31,19 @@ def test_backchannels(text: str, confidence: float, doubt: bool, expected: bool)
 
 def test_yes_may_be_an_answer() -> None:
     assert may_answer("Yes, please.") and not may_answer("Hmm.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["m" * 40 + " what", "mm " * 1300 + "what", "m-" * 2000 + "what", "m" * 4000 + "x", "uh huh " * 500, "oh" * 2000],
+    ids=lambda text: text[:8],
+)
+def test_no_transcript_takes_long(text: str) -> None:
+    begin = time.process_time()
+    assert is_backchannel(Transcript(text, 0.0)) is False
+    may_answer(text)
+    assert time.process_time() - begin < 0.05
+
+
+def test_hums_may_be_long_and_stand_between_words() -> None:
+    assert is_backchannel(Transcript("Mm, mm, m-hm. Yeah, mmm, right.")) and is_backchannel(Transcript("hm " * 100))

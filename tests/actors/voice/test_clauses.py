@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from actors.voice.clauses import ClauseSplitter
@@ -50,3 +52,12 @@ def test_only_what_can_be_spoken(text: str, spoken: list[str]) -> None:
 def test_endless_text_is_cut() -> None:
     assert max(len(clause) for clause in split("word " * 500)) <= 240
     assert max(len(clause) for clause in split("x" * 2000)) <= 240
+
+
+@pytest.mark.parametrize("text", ["." * 4000, ",;:" * 1300, "[" * 4000, "[x](" * 1000, "e. " * 1300, '."' * 2000])
+def test_no_text_takes_long(text: str) -> None:
+    begin = time.process_time()
+    splitter = ClauseSplitter()
+    splitter.push(text)
+    splitter.flush()
+    assert time.process_time() - begin < 0.05

@@ -29,3 +29,16 @@ def test_old_messages_are_forgotten_and_a_message_can_be_replaced() -> None:
     assert [m.text for m in history.messages] == ["Well, here", "Stop."]
     history.replace(first, Message("assistant", "Too late"))
     assert [m.text for m in history.messages] == ["Well, here", "Stop."]
+
+
+def test_what_a_user_says_is_bounded_in_each_message_and_in_all() -> None:
+    history = History(40)
+    for number in range(100):
+        history.add_user(f"{number} " + "x" * 1000)
+    assert len(history.messages) == 1 and len(history.messages[0].text) <= 4_000
+    assert "99 x" in history.messages[0].text, "the newest is kept"
+    for _ in range(40):
+        history.add_character("Well")
+        history.answered()
+        history.add_user("y" * 10_000)
+    assert sum(len(m.text) for m in history.messages) <= 24_000

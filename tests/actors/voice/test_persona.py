@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import datetime
 
 import pytest
@@ -251,3 +252,35 @@ def test_names(text: str, name: str) -> None:
     memory = Memory()
     memory.learn_name(text)
     assert memory.name.lower() == name.lower()
+
+
+@pytest.mark.parametrize(
+    "remark",
+    [
+        "1+" * 2000,
+        "one and " * 500,
+        "x-" * 2000,
+        "what " * 800,
+        "a. " * 1333,
+        "9" * 4000 + " + 1",
+        "9" * 300 + " squared",
+        "1" + " million" * 400 + " cubed",
+        "i like i like " * 280,
+        "I'm A'" + "A'" * 1900,
+    ],
+    ids=lambda remark: remark[:12],
+)
+def test_no_line_of_a_user_takes_long(remark: str) -> None:
+    who = persona()
+    who.reply("Hello!")
+    begin = time.process_time()
+    assert 0 < len(who.reply(remark)) < 1000
+    assert time.process_time() - begin < 0.1
+    begin = time.process_time()
+    solve(remark)
+    assert time.process_time() - begin < 0.1
+
+
+def test_a_long_sum_is_solved_and_not_repeated() -> None:
+    (reply,) = talk("1+" * 30 + "1")
+    assert "all of that" in reply.lower() and "thirty-one" in reply
