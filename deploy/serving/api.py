@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -103,7 +104,7 @@ class SessionView(BaseModel):
                     "state": "READY",
                     "position": None,
                     "estimated_wait_s": None,
-                    "room_name": "characters-h2XyZ0aQ9bLk3mNp",
+                    "room_name": "characters-Vd3w8mUTqKzR1yB6cPxN4sLa",
                     "server_url": "ws://127.0.0.1:7880",
                     "participant_token": "eyJhbGciOi...",
                     "error": None,
@@ -222,11 +223,18 @@ def create_api(manager: SessionManager) -> FastAPI:
     locked = [Depends(authorised)]
     tenant = Depends(authorised)  # the name of the key's holder
 
-    def find(session_id: str) -> Session:
-        session = manager.sessions.get(session_id)
+    def find(session_id: str, holder: str) -> Session:
+        """Whoever holds another key learns nothing, not even that there is such a session."""
+        session = manager.sessions.get(session_id, holder)
         if session is None:
             raise ApiError(404, "unknown_session", "there is no such session (any more)")
         return session
+
+    def client_of(request: Request, holder: str = tenant) -> str:
+        """Who asks, as far as that can be told: the holder of a key that has a name, or else an address."""
+        return f"key {holder}" if holder else f"address {_network(request)}"
+
+    whose = Depends(client_of)  # see `Session.client`
 
     def check_character(slug: str) -> str:
         if slug not in manager.characters:
@@ -318,33 +326,38 @@ def create_api(manager: SessionManager) -> FastAPI:
         return FileResponse(manager.characters[check_character(slug)].portrait)
 
     @app.post("/v1/sessions", status_code=201)
-    async def create_session(request: NewSession, holder: str = tenant) -> SessionView:
+    async def create_session(request: NewSession, holder: str = tenant, client: str = whose) -> SessionView:
         """Ask for a session. READY: join the room within a minute. NOT_READY: queued; ask again once a second or so."""
-        return view(await admit(check_character(request.character), request.participant_name, tenant=holder))
+        character = check_character(request.character)
+        return view(await admit(character, request.participant_name, tenant=holder, client=client))
 
-    @app.get("/v1/sessions/{session_id}", dependencies=locked)
-    async def get_session(session_id: str) -> SessionView:
+    @app.get("/v1/sessions/{session_id}")
+    async def get_session(session_id: str, holder: str = tenant) -> SessionView:
         """How a session stands. Asking keeps the place in the queue."""
-        return view(find(session_id))
+        return view(find(session_id, holder))
 
-    @app.delete("/v1/sessions/{session_id}", dependencies=locked)
-    async def delete_session(session_id: str) -> SessionView:
+    @app.delete("/v1/sessions/{session_id}")
+    async def delete_session(session_id: str, holder: str = tenant) -> SessionView:
         """End the session, or leave the queue."""
-        session = find(session_id)
+        session = find(session_id, holder)
         manager.act(manager.sessions.cancel(session))
         return view(session)
 
-    @app.get("/v1/sessions/{session_id}/trace", dependencies=locked)
-    async def trace(session_id: str) -> dict[str, Any]:
+    @app.get("/v1/sessions/{session_id}/trace")
+    async def trace(session_id: str, holder: str = tenant) -> dict[str, Any]:
         """The newest chunks and turns of a running session, for chrome://tracing or Perfetto."""
-        found = await manager.trace(find(session_id))
+        found = await manager.trace(find(session_id, holder))
         if found is None:
             raise ApiError(409, "not_running", "only a running session has a trace")
         return found
 
     @app.post("/token", status_code=201)
-    async def token(request: TokenRequest, holder: str = tenant) -> TokenAnswer:
-        """LiveKit's TokenSource endpoint. Joining the room starts the character, or takes a place in the queue."""
+    async def token(request: TokenRequest, holder: str = tenant, client: str = whose) -> TokenAnswer:
+        """LiveKit's TokenSource endpoint. Joining the room starts the character, or takes a place in the queue.
+
+        `room_name` is the client's own name for a room, by which it finds its room again as long as its session lasts;
+        the token holds the room's name in LiveKit.
+        """
         if request.participant_identity == CHARACTER:
             raise ApiError(422, "invalid_request", f"participant_identity: {CHARACTER!r} is the character's own")
         session = await admit(
@@ -353,6 +366,7 @@ def create_api(manager: SessionManager) -> FastAPI:
             room=request.room_name,
             identity=request.participant_identity,
             tenant=holder,
+            client=client,
             waits_in_room=True,
         )
         granted = user_token(
@@ -391,6 +405,19 @@ def create_api(manager: SessionManager) -> FastAPI:
         return FileResponse(index)
 
     return app
+
+
+def _network(request: Request) -> str:
+    """Where a request comes from: an IPv4 address, or the 64 bits of an IPv6 address that a household has.
+
+    Serve's proxy puts the address from X-Forwarded-For here if the request comes from a proxy that it trusts.
+    """
+    host = request.client.host if request.client else ""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
 
 
 def _wanted(request: TokenRequest) -> str:

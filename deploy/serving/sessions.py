@@ -25,6 +25,7 @@ from deploy.planning.waiting import AdmissionConfig
 
 _KEPT_SECONDS = 600.0  # a session that is over can still be asked after for so long
 _KEPT = 1000
+ROOMS = "characters-"  # rooms whose names begin otherwise are not ours
 
 
 class State(StrEnum):
@@ -72,8 +73,10 @@ class Session:
     Attributes:
         id: unguessable.
         character: slug.
-        room, identity, name: in LiveKit.
+        room, identity, name: in LiveKit. Each session has a room of its own, whose name nobody can guess.
         tenant: name of the API key that it was asked for with.
+        client: who asked for it: the holder of a key that has a name, or else an address.
+        wanted: what its client calls the room; "" if it has no name for it.
         state: see the module.
         created, started, ended: when; None for what has not happened.
         asked: when its user last asked after it.
@@ -102,6 +105,8 @@ class Session:
     waits_in_room: bool = False
     moves: int = 0
     failure: Failure | None = None
+    client: str = ""
+    wanted: str = ""
 
     @property
     def over(self) -> bool:
@@ -171,16 +176,21 @@ class Sessions:
         room: str = "",
         identity: str = "",
         tenant: str = "",
+        client: str = "",
         waits_in_room: bool = False,
     ) -> Session:
         """A new session, ready or queued; for a room that the same user has already, that session.
 
+        Args:
+            character, name, identity, tenant, client, waits_in_room: see `Session`.
+            room: see `Session.wanted`. Two clients may call two rooms by the same name.
+
         Raises:
             NotAdmitted: too many wait, the tenant has as many sessions as it may have, or none can run here.
-            RoomTaken: the room is in use by another identity, or for another character.
+            RoomTaken: the client's room is in use by another identity, or for another character.
         """
         now = self._clock()
-        if room and (known := self._by_room(room)) and not known.over:
+        if room and (known := self._wanted(room, client)) is not None:
             if known.identity != identity or known.character != character:
                 raise RoomTaken
             known.asked = now
@@ -193,13 +203,15 @@ class Sessions:
         session = Session(
             id=key,
             character=character,
-            room=room or f"characters-{key}",
+            room=ROOMS + secrets.token_urlsafe(18),  # not of the id: whoever is in a room knows its name
             identity=identity or f"user-{secrets.token_hex(6)}",
             name=name,
             tenant=tenant,
             created=now,
             asked=now,
             waits_in_room=waits_in_room,
+            client=client,
+            wanted=room,
         )
         self._sessions[session.id] = session
         self._rooms[session.room] = session.id
@@ -233,11 +245,12 @@ class Sessions:
         self._admission.restore(session.id, "", session.tenant, seated=session.seated, displaced=displaced)
         return session
 
-    def get(self, key: str) -> Session | None:
-        """The session, whose user is asking after it; None if there is none of this id (any more)."""
+    def get(self, key: str, tenant: str = "") -> Session | None:
+        """The session, whose user is asking after it; None if the tenant has none of this id (any more)."""
         session = self._sessions.get(key)
-        if session is not None:
-            session.asked = self._clock()
+        if session is None or session.tenant != tenant:
+            return None
+        session.asked = self._clock()
         return session
 
     def of_room(self, room: str) -> Session | None:
@@ -330,6 +343,9 @@ class Sessions:
 
     def _by_room(self, room: str) -> Session | None:
         return self._sessions.get(self._rooms.get(room, ""))
+
+    def _wanted(self, room: str, client: str) -> Session | None:
+        return next((s for s in self._sessions.values() if not s.over and (s.wanted, s.client) == (room, client)), None)
 
     def _let_in(self, admitted: list[Admitted]) -> None:
         for one in admitted:

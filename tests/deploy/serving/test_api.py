@@ -211,10 +211,12 @@ def test_tokens_as_token_source_wants_them(open_api: Open) -> None:
     assert set(answer.json()) == {"server_url", "participant_token"}
     granted = claims(answer.json()["participant_token"])
     assert (granted["sub"], granted["name"], granted["metadata"]) == ("ada", "Ada", "m")
-    assert granted["video"]["room"] == "lobby"
-    post_event(client, "lobby", "ada")
+    room = granted["video"]["room"]
+    assert room.startswith("characters-") and "lobby" not in room
+    post_event(client, room, "ada")
     eventually(lambda: pipelines.running == 1)
-    assert client.post("/token", json=request).status_code == 201, "a reconnecting client"
+    again = client.post("/token", json=request)
+    assert claims(again.json()["participant_token"])["video"]["room"] == room, "a reconnecting client"
     other = client.post("/token", json=request | {"participant_identity": "eve"})
     assert (other.status_code, other.json()["error"]["code"]) == (409, "room_taken")
     agents = {"room_config": {"agents": [{"agent_name": "nobody"}]}}
@@ -309,6 +311,49 @@ def test_every_key_has_its_own_terms(open_api: Open) -> None:
     assert (asked[1].json()["error"]["code"], int(asked[1].headers["retry-after"])) == ("quota", 120)
     assert asked[3].json()["position"] == 1, "gold goes first"
     assert client.post("/v1/sessions", json={"character": "bao"}).status_code == 401
+
+
+def test_another_keys_holder_finds_no_session(open_api: Open) -> None:
+    client, manager, _ = open_api(tenant_keys={"ann": "a", "ben": "b"}, api_key="k")
+    ann, ben, shared = ({"x-api-key": key} for key in ("a", "b", "k"))
+    session = client.post("/v1/sessions", json={"character": "bao"}, headers=ann).json()
+    url = f"/v1/sessions/{session['id']}"
+    unknown = client.get("/v1/sessions/nothing", headers=ben).json()
+    for stranger in (ben, shared):
+        for method, path in (("GET", url), ("DELETE", url), ("GET", f"{url}/trace")):
+            answer = client.request(method, path, headers=stranger)
+            assert (answer.status_code, answer.json()) == (404, unknown)
+    assert client.get(url, headers=ann).json()["state"] == "READY"
+    assert client.delete(url, headers=ann).json()["state"] == "CANCELLED"
+
+
+def test_a_rooms_name_tells_nothing_and_opens_nothing(open_api: Open) -> None:
+    client, manager, _ = open_api(4, tenant_keys={"ann": "a", "ben": "b"})
+    ann, ben = ({"x-api-key": key} for key in ("a", "b"))
+    session = client.post("/v1/sessions", json={"character": "bao"}, headers=ann).json()
+    assert session["id"] not in session["room_name"]
+    identity = claims(session["participant_token"])["sub"]
+
+    def room(name: str, key: dict[str, str], **more: str) -> str:
+        body = {"room_name": name, "participant_identity": identity, "participant_attributes": {"character": "bao"}}
+        granted = client.post("/token", json=body | more, headers=key).json()["participant_token"]
+        return str(claims(granted)["video"]["room"])
+
+    assert room(session["room_name"], ben) != session["room_name"], "as an owner's room and identity once did"
+    assert room("lobby", ann) == room("lobby", ann) != room("lobby", ben)
+    assert len({s.room for s in manager.sessions.all()}) == 4
+
+
+def test_without_keys_a_room_is_found_again_from_its_address_only(open_api: Open) -> None:
+    client, _, _ = open_api(2)
+    body = {"room_name": "lobby", "participant_identity": "ada"}
+
+    def room(host: str) -> str:
+        there = TestClient(client.app, base_url=str(client.base_url), client=(host, 50000))
+        return str(claims(there.post("/token", json=body).json()["participant_token"])["video"]["room"])
+
+    assert room("192.0.2.1") == room("192.0.2.1") != room("192.0.2.2")
+    assert room("2001:db8::1") == room("2001:db8::2"), "one household"
 
 
 def test_noise_is_told(open_api: Open) -> None:

@@ -153,7 +153,7 @@ def test_who_does_not_join_or_ask_loses_the_place(sessions: Sessions, clock: Clo
 def test_a_user_who_waits_in_the_room_starts_at_once(sessions: Sessions, clock: Clock) -> None:
     first, _ = run(sessions), run(sessions)
     waiting = sessions.create("bao", room="lobby", identity="ada", waits_in_room=True)
-    assert sessions.joined("lobby", "ada") == []
+    assert sessions.joined(waiting.room, "ada") == []
     clock.now += 1000
     sessions.get(first.id)
     assert waiting.state is State.NOT_READY
@@ -169,10 +169,12 @@ def test_a_room_belongs_to_one_user(sessions: Sessions) -> None:
         sessions.create("bao", room="lobby", identity="eve")
     with pytest.raises(RoomTaken):
         sessions.create("amara", room="lobby", identity="ada")
-    assert sessions.joined("lobby", "eve") == []
+    assert sessions.create("bao", room="lobby", identity="eve", client="another").room != session.room
+    assert sessions.joined(session.room, "eve") == []
     assert session.state is State.READY
     sessions.cancel(session)
-    assert sessions.create("bao", room="lobby", identity="eve") is not session
+    after = sessions.create("bao", room="lobby", identity="eve")
+    assert after is not session and after.room != session.room, "a token of before opens another room"
 
 
 def test_failures_have_a_code(sessions: Sessions) -> None:
