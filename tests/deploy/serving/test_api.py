@@ -314,7 +314,7 @@ def test_every_key_has_its_own_terms(open_api: Open) -> None:
 
 
 def test_another_keys_holder_finds_no_session(open_api: Open) -> None:
-    client, manager, _ = open_api(tenant_keys={"ann": "a", "ben": "b"}, api_key="k")
+    client, _, _ = open_api(tenant_keys={"ann": "a", "ben": "b"}, api_key="k")
     ann, ben, shared = ({"x-api-key": key} for key in ("a", "b", "k"))
     session = client.post("/v1/sessions", json={"character": "bao"}, headers=ann).json()
     url = f"/v1/sessions/{session['id']}"
