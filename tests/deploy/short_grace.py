@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from characters.cli.main import main
-from deploy.cli import starting
+from deploy.cli import up
 
-_up = starting.up
+_serve = up._serve
 
 
-def up(args: dict[str, Any], **options: Any) -> None:
-    """See `starting.up`."""
-    _up(args | {"grace_s": 3}, **options)
+def serve(args: dict[str, Any], *rest: Any) -> None:
+    """See `deploy.cli.up`."""
+    _serve(args | {"grace_s": 3}, *rest)
 
 
 if __name__ == "__main__":
-    starting.up = up
+    up._serve = serve
     main()

@@ -88,5 +88,5 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no model\.bin"):
         Whisper(str(tmp_path))
     (tmp_path / "model.bin").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="no Whisper model"):
+    with pytest.raises(UserError, match="is not a Whisper model"):
         Whisper(str(tmp_path))
