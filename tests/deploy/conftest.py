@@ -96,6 +96,7 @@ def application() -> Iterator[Application]:
 def _printed_address(running: subprocess.Popen[str]) -> str:
     assert running.stdout is not None
     guard = threading.Timer(_START_SECONDS, running.kill)
+    guard.daemon = True
     guard.start()
     told = ""
     for line in running.stdout:
