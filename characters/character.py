@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from characters.config import load_yaml
@@ -26,7 +26,7 @@ class Voice:
     """How a character sounds.
 
     Attributes:
-        engine: name of the speech engine.
+        engine: name of the speech engine; "piper:FILE.onnx" names a Piper voice inside the character's folder.
         speed: 1.0 is the engine's own; 0.5 to 2.0.
         pitch: semitones above the engine's own; -12 to 12.
     """
@@ -161,21 +161,30 @@ def load_folder(folder: Path) -> LoadedCharacter:
     """Read one character's folder.
 
     Raises:
-        UserError: `character.yaml` is missing or wrong, or the portrait that it names cannot be used.
+        UserError: `character.yaml` is missing or wrong, or the portrait or Piper voice that it names cannot be used.
     """
     file = folder / FILE_NAME
     if not file.exists():
         raise UserError(f"{folder} is not the folder of a character: it has no {FILE_NAME}")
     character = load_yaml(file, Character)
     root = folder.resolve()
-    try:
-        portrait = (root / character.portrait).resolve()  # follows links: no link leads out of the folder either
-        there = portrait.is_file()
-    except (OSError, RuntimeError, ValueError) as e:  # a path that is too long, a link to itself, a zero byte
-        reason = getattr(e, "strerror", None) or e
-        raise UserError(f"{file}: portrait {character.portrait!r} cannot be read: {reason}") from e
-    if not portrait.is_relative_to(root):
-        raise UserError(f"{file}: portrait {character.portrait!r} lies outside the character's folder")
-    if not there:
-        raise UserError(f"{file}: portrait {character.portrait!r} does not exist")
+    portrait = _inside(root, character.portrait, f"{file}: portrait")
+    name, colon, model = character.voice.engine.partition(":")
+    if name == "piper" and colon:
+        voice = _inside(root, model, f"{file}: voice.engine")
+        character = replace(character, voice=replace(character.voice, engine=f"piper:{voice}"))
     return LoadedCharacter(slug=root.name, folder=folder, character=character, portrait=portrait)
+
+
+def _inside(root: Path, name: str, what: str) -> Path:
+    """The file of this name in the folder `root`. Raises UserError, which begins with `what`, if there is none."""
+    try:
+        path = (root / name).resolve()  # follows links: no link leads out of the folder either
+        there = path.is_file()
+    except (OSError, RuntimeError, ValueError) as e:  # a path that is too long, a link to itself, a zero byte
+        raise UserError(f"{what} {name!r} cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    if not path.is_relative_to(root):
+        raise UserError(f"{what} {name!r} lies outside the character's folder")
+    if not there:
+        raise UserError(f"{what} {name!r} does not exist")
+    return path

@@ -32,6 +32,13 @@ log = logging.getLogger(__name__)
 
 CHAT, RENDERED = "lk.chat", "characters.rendered"
 _LONGEST_REPORT = 4_000  # bytes
+# What a user is told of a part that failed. Why it did is for the log: a server's error may name addresses and keys.
+_TROUBLE = {
+    "stt": "The character has trouble hearing at the moment.",
+    "tts": "The character has trouble speaking at the moment.",
+    "turn": "The character may wait a little longer before it answers.",
+}
+_TROUBLE_THINKING = "The character has trouble answering at the moment."
 _ONE_IS_HEARD = "Of the microphones in this call, {}'s is heard."
 _TOO_FAST = "That is more than I can read at once: please send it again in a moment."
 _BACK_AGAIN = "Sorry, I was gone for a moment. Where were we?"
@@ -240,7 +247,8 @@ class Conversation:
                 self._record_turn(event.trace)
             case events.VoiceError():
                 log.warning("voice: %s: %s", event.stage, event.message)
-                announcer.notify(f"{event.stage}: {event.message}")
+                if self._may_hear_of_it.take(event.stage):
+                    announcer.notify(_TROUBLE.get(event.stage, _TROUBLE_THINKING))
 
     def _caption_user(self, text: str, final: bool = True) -> None:
         heard = self._microphone

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,10 @@ STEPS_PER_SEMITONE = 50 / 12
 # How far the labels lie behind the sound. Measured as for hibari, it is below the resolution of 10 ms.
 LABEL_DELAY = 0.0
 
+# Not a path: espeak-ng would read a voice from any file, and a name may come from a stranger's.
+_NAME = re.compile(r"[A-Za-z0-9]+([-_+][A-Za-z0-9]+)*")
+_SECONDS = 60.0  # for a sentence
+_END_SECONDS = 5.0
 _WORKER = Path(__file__).with_name("espeak_worker.py")
 
 
@@ -28,10 +34,12 @@ class EspeakVoice:
     """One espeak-ng voice, such as "en-us" or, British with a variant, "en+f2".
 
     Raises:
-        UserError: espeak-ng is not installed, or has no such voice (when first speaking).
+        UserError: espeak-ng is not installed, or has no such voice (when first speaking), or took a minute.
     """
 
     def __init__(self, voice: str = "en-us") -> None:
+        if not _NAME.fullmatch(voice):
+            raise UserError(f"{voice!r} is no name of an espeak voice; `espeak-ng --voices` lists those installed.")
         self.voice = voice
         if shutil.which("espeak-ng") is None:
             raise UserError("The espeak voices need the program espeak-ng: apt install espeak-ng.")
@@ -40,7 +48,11 @@ class EspeakVoice:
     def close(self) -> None:
         """Ends the worker process; the next `speak` starts another."""
         if self._worker is not None:
-            self._worker.communicate()  # closes its stdin, which ends it
+            try:
+                self._worker.communicate(timeout=_END_SECONDS)  # closes its stdin, which ends it
+            except subprocess.TimeoutExpired:
+                self._worker.kill()
+                self._worker.communicate()
             self._worker = None
 
     def __del__(self) -> None:
@@ -68,20 +80,25 @@ class EspeakVoice:
             command = [sys.executable, "-I", str(_WORKER)]
             self._worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._worker.stdin is not None and self._worker.stdout is not None
+        late = threading.Timer(_SECONDS, self._worker.kill)
+        late.start()
         try:
             self._worker.stdin.write(json.dumps(request).encode() + b"\n")
             self._worker.stdin.flush()
             line = self._worker.stdout.readline()
-        except BrokenPipeError:
-            line = b""
-        if not line:
-            self._worker = None
+            reply = json.loads(line) if line else {"samples": 1}
+            sound = self._worker.stdout.read(2 * reply["samples"])
+        except (BrokenPipeError, ValueError):  # it ended, perhaps in the middle of a line
+            reply, sound = {"samples": 1}, b""
+        finally:
+            late.cancel()
+        if len(sound) < 2 * reply["samples"]:
+            self.close()
             raise UserError(
-                "The espeak-ng worker ended early; its message is above. It needs the library libespeak-ng: "
-                "apt install espeak-ng."
+                f"The espeak-ng worker ended early, or was ended after {_SECONDS:g} s; its message is above. It needs "
+                "the library libespeak-ng: apt install espeak-ng."
             )
-        reply = json.loads(line)
-        pcm = np.frombuffer(self._worker.stdout.read(2 * reply["samples"]), "<i2")
+        pcm = np.frombuffer(sound, "<i2")
         if "error" in reply:
             raise UserError(f"espeak-ng: {reply['error']}; `espeak-ng --voices` lists those installed.")
         return reply, pcm.astype(np.float32) / 32768

@@ -17,15 +17,21 @@ from characters.speech.base import Phoneme, Speech, resample, sentences
 # How far the labels lie behind the sound. Measured as for hibari, it is below the resolution of 10 ms.
 LABEL_DELAY = 0.0
 
+# flite takes a voice's name for a URL or a file if it knows no such voice, and a name may come from a stranger's file.
+VOICES = ("awb", "awb_time", "kal", "kal16", "rms", "slt")
+_SECONDS = 60.0  # for a sentence
+
 
 class FliteVoice:
     """One flite voice: slt (female), rms, awb, kal, kal16 (male).
 
     Raises:
-        UserError: flite is not installed, or failed (when first speaking).
+        UserError: no such voice, or flite is not installed; when speaking, flite failed or took a minute.
     """
 
     def __init__(self, voice: str = "slt") -> None:
+        if voice not in VOICES:
+            raise UserError(f"There is no flite voice {voice!r}; there are {', '.join(VOICES)}.")
         self.voice = voice
         if shutil.which("flite") is None:
             raise UserError("The flite voices need the program flite: apt install flite.")
@@ -50,7 +56,10 @@ class FliteVoice:
             path = Path(folder) / "speech.wav"
             command = ["flite", "-voice", self.voice, "--setf", f"duration_stretch={stretch:.4f}"]
             command += ["-psdur", "-o", str(path), "-t", text]
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            try:
+                result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                raise UserError(f"flite did not speak a sentence within {_SECONDS:g} s") from error
             if result.returncode != 0 or not path.exists():
                 raise UserError(f"flite failed on voice {self.voice!r}: {result.stderr.strip() or 'no message'}")
             with wave.open(str(path)) as file:

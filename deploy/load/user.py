@@ -19,6 +19,7 @@ from characters.chunk import FRAMES_PER_CHUNK, SAMPLE_RATE
 
 _BLOCK = SAMPLE_RATE // 50
 _KEPT_FRAMES = 200
+_CHARACTER = "character"
 _QUEUE_MS = 60  # of the microphone; sound has been "said" when it leaves this queue
 
 
@@ -64,7 +65,9 @@ class User:
         self.room.register_text_stream_handler(
             "lk.transcription", lambda reader, who: self._spawn(self._caption(reader, who))
         )
-        self.room.register_text_stream_handler("characters.notice", lambda reader, _: self._spawn(self._notice(reader)))
+        self.room.register_text_stream_handler(
+            "characters.notice", lambda reader, who: self._spawn(self._notice(reader, who))
+        )
         await self.room.connect(url, token)
         if microphone:
             self._source = rtc.AudioSource(SAMPLE_RATE, 1, queue_size_ms=_QUEUE_MS)
@@ -129,9 +132,7 @@ class User:
 
     async def ask(self, method: str) -> str:
         """Call a method of the character's participant."""
-        return await self.room.local_participant.perform_rpc(
-            destination_identity="character", method=method, payload=""
-        )
+        return await self.room.local_participant.perform_rpc(destination_identity=_CHARACTER, method=method, payload="")
 
     def heard(self, since: float = 0.0) -> np.ndarray:
         """The sound that came since then: float32 [n] at 24 kHz."""
@@ -201,15 +202,23 @@ class User:
 
     async def _caption(self, reader: Any, who: str) -> None:
         text = await self._inbox.read(reader)
-        if text is not None:
+        # As in the page: captions of the user's own words come under the user's identity.
+        if text is not None and (self._is_character(who) or who == self.room.local_participant.identity):
             final = reader.info.attributes.get("lk.transcription_final") == "true"
             self.seen.captions.append((time.monotonic(), who, text, final))
 
-    async def _notice(self, reader: Any) -> None:
-        if text := await self._inbox.read(reader):
+    async def _notice(self, reader: Any, who: str) -> None:
+        if (text := await self._inbox.read(reader)) and self._is_character(who):
             self.seen.notices.append(text)
 
+    def _is_character(self, identity: str) -> bool:
+        """Whether it is an identity that the application gives to no user."""
+        who = self.room.remote_participants.get(identity)
+        return identity == _CHARACTER or (who is not None and who.kind == rtc.ParticipantKind.PARTICIPANT_KIND_AGENT)
+
     def _on_data(self, packet: rtc.DataPacket) -> None:
+        if packet.participant is None or not self._is_character(packet.participant.identity):
+            return
         if packet.topic == ACK:
             self._acks.add(packet.data.decode())
         elif packet.topic == "characters.figures":

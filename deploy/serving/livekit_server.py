@@ -26,6 +26,7 @@ THREE_WAYS = (
     "(https://github.com/livekit/livekit/releases) on your PATH; (3) set LIVEKIT_URL, LIVEKIT_API_KEY and "
     "LIVEKIT_API_SECRET to a server that is already running"
 )
+_BUILD_SECONDS = 1800.0
 _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 
@@ -65,7 +66,11 @@ def install_server() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build.", dir=folder) as work:
         environment = os.environ | {"GOBIN": work}
-        done = subprocess.run([go, "install", f"{MODULE}@{VERSION}"], env=environment, stdout=sys.stderr)
+        command = [go, "install", f"{MODULE}@{VERSION}"]
+        try:
+            done = subprocess.run(command, env=environment, stdout=sys.stderr, timeout=_BUILD_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise UserError(f"go install {MODULE}@{VERSION} took over {_BUILD_SECONDS:g} s") from error
         built = Path(work) / "server"
         if done.returncode or not built.is_file():
             raise UserError(f"go install {MODULE}@{VERSION} failed; its messages are above. Otherwise: {THREE_WAYS}")

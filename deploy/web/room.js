@@ -15,6 +15,9 @@ const ACK = "characters.ack";
 const AGAIN_MS = 1500;
 const PATIENCE_MS = 60_000;
 
+// The application refuses this identity, and a token of kind agent, to users: nobody else can send under either.
+const CHARACTER = "character";
+
 /** The code of what makes calls impossible here; null if nothing does. */
 export function obstacle() {
   if (!LK) return "no_client";
@@ -101,18 +104,18 @@ export class Call {
     const E = LK.RoomEvent;
     room
       .on(E.TrackSubscribed, (track, _, who) => this.#show(track, who))
-      .on(E.TrackUnsubscribed, (track) => this.#hide(track))
+      .on(E.TrackUnsubscribed, (track, _, who) => this.#hide(track, who))
       .on(E.ParticipantDisconnected, (who) => this.#part(who))
       .on(E.ParticipantAttributesChanged, (_, who) => this.#judge(who))
       .on(E.ActiveSpeakersChanged, () => this.#judge(this.#character))
       .on(E.AudioPlaybackStatusChanged, () => this.#on.sound())
-      .on(E.DataReceived, (data, _who, _kind, topic) => this.#take(data, topic))
+      .on(E.DataReceived, (data, who, _kind, topic) => this.#take(data, topic, who?.identity))
       .on(E.SignalReconnecting, () => this.#on.connection(false))
       .on(E.Reconnecting, () => this.#on.connection(false))
       .on(E.Reconnected, () => this.#on.connection(true))
       .on(E.Disconnected, (reason) => this.#lost(room, reason));
     room.registerTextStreamHandler("lk.transcription", (reader, who) => this.#caption(reader, who).catch(unlessCut));
-    room.registerTextStreamHandler("characters.notice", (reader) => this.#notice(reader).catch(unlessCut));
+    room.registerTextStreamHandler("characters.notice", (reader, who) => this.#notice(reader, who).catch(unlessCut));
     try {
       await room.connect(url, token);
     } catch (error) {
@@ -187,7 +190,7 @@ export class Call {
   }
 
   #show(track, who) {
-    // Whoever shows a face is the character; a second client of the user has a microphone only.
+    if (!this.#isCharacter(who.identity)) return; // another participant's camera or microphone
     const { video, audio } = this.#elements;
     if (track.kind === "video") {
       this.#character = who;
@@ -195,15 +198,15 @@ export class Call {
       this.#witness.watch(track);
       video.addEventListener("loadeddata", () => this.#on.face(true), { once: true });
       this.#judge(who);
-    } else if (who.isAgent || who.identity === "character") {
+    } else {
       letThrough(track.receiver);
       track.attach(audio);
     }
   }
 
-  #hide(track) {
+  #hide(track, who) {
     track.detach();
-    if (track.kind !== "video") return;
+    if (track.kind !== "video" || !this.#isCharacter(who.identity)) return;
     this.#witness.leave();
     this.#on.face(false);
   }
@@ -220,11 +223,15 @@ export class Call {
     this.#on.state(["initializing", "thinking", "speaking"].includes(told) ? told : "listening");
   }
 
+  #isCharacter(identity) {
+    return identity === CHARACTER || !!this.#room?.remoteParticipants.get(identity)?.isAgent;
+  }
+
+  /** The character's words, and the user's own, which come under the user's identity: only an agent can send so. */
   async #caption(reader, { identity }) {
     const about = reader.info.attributes ?? {};
-    const me = this.#room?.localParticipant;
-    const track = about["lk.transcribed_track_id"];
-    const mine = identity === me?.identity || (!!track && [...me.trackPublications.keys()].includes(track));
+    const mine = identity === this.#room?.localParticipant.identity;
+    if (!mine && !this.#isCharacter(identity)) return; // another participant, who could write anything
     const id = about["lk.segment_id"] ?? reader.info.id;
     const final = about["lk.transcription_final"] !== "false";
     let text = "";
@@ -236,7 +243,8 @@ export class Call {
     this.#confirm(reader);
   }
 
-  async #notice(reader) {
+  async #notice(reader, { identity }) {
+    if (!this.#isCharacter(identity)) return;
     const text = await reader.readAll();
     const id = this.#confirm(reader);
     if (this.#read.has(id)) return;
@@ -253,7 +261,8 @@ export class Call {
     return id;
   }
 
-  #take(data, topic) {
+  #take(data, topic, identity) {
+    if (!this.#isCharacter(identity)) return;
     const text = new TextDecoder().decode(data);
     if (topic === ACK) this.#acks.get(text)?.();
     if (topic !== "characters.figures") return;

@@ -68,6 +68,9 @@ def test_unknown_names_get_the_nearest(pip: Path, tmp_path: Path) -> None:
         ('name: P\nportrait: portrait.png\ndescription: "a\\nb"\n', "description must not contain control"),
         ('name: P\nportrait: portrait.png\ngreeting: "a\\u202eb"\n', "greeting must not contain control"),
         ("name: ' '\nportrait: portrait.png\n", "name is empty"),
+        ("name: P\nportrait: portrait.png\nvoice: {engine: 'piper:/etc/hostname'}\n", "voice.engine .* lies outside"),
+        ("name: P\nportrait: portrait.png\nvoice: {engine: 'piper:link.png'}\n", "voice.engine .* lies outside"),
+        ("name: P\nportrait: portrait.png\nvoice: {engine: 'piper:gone.onnx'}\n", "'gone.onnx' does not exist"),
         ("name: P\nportrait: portrait.png\nvoice: {speed: 9}\n", r"voice.speed is 9; it must lie between 0.5 and 2"),
         ("name: P\nportrait: portrait.png\nvoice: {pitch: .nan}\n", r"voice.pitch is nan"),
     ],
@@ -97,3 +100,9 @@ def test_slugs() -> None:
     for name in ("", "...", "x" * 101):
         with pytest.raises(UserError, match="cannot name a character"):
             slugify(name)
+
+
+def test_a_piper_voice_lies_in_the_characters_folder(pip: Path) -> None:
+    (pip / "voice.onnx").write_bytes(b"")
+    (pip / "character.yaml").write_text("name: P\nportrait: portrait.png\nvoice: {engine: 'piper:voice.onnx'}\n")
+    assert load_character("pip").character.voice.engine == f"piper:{pip.resolve() / 'voice.onnx'}"

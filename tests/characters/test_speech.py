@@ -1,12 +1,13 @@
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from characters.errors import UserError
-from characters.speech import open_voice
+from characters.speech import espeak, flite, open_voice
 from characters.speech.base import resample, sentences
 
 VOICES = ["hibari", "espeak:en-us", "flite:slt", "flite:rms"]
@@ -108,6 +109,37 @@ def test_espeak_worker_can_be_closed_and_started_again() -> None:
 def test_unknown_engine(name: str) -> None:
     with pytest.raises(UserError, match="There is no voice"):
         open_voice(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["flite:http://127.0.0.1:9/a.flitevox", "flite:/etc/passwd", "flite:../x", "flite:nobody", "flite:-o"]
+    + ["espeak:/etc/passwd", "espeak:../x", "espeak:http://127.0.0.1:9/", "espeak:-w", "espeak:en\n"],
+)
+def test_a_voice_has_a_name_and_no_address(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a program was started")
+
+    monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(UserError, match="voice"):
+        list(open_voice(name).speak("Hello."))
+
+
+@pytest.mark.parametrize("engine", ["flite", "espeak"])
+def test_a_program_that_hangs_is_ended(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in ("flite", "espeak-ng"):
+        (tmp_path / program).write_text("#!/bin/sh\nexec sleep 100\n")
+        (tmp_path / program).chmod(0o755)
+    (tmp_path / "worker.py").write_text("import time\ntime.sleep(100)\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for module in (flite, espeak):
+        monkeypatch.setattr(module, "_SECONDS", 0.3)
+    monkeypatch.setattr(espeak, "_WORKER", tmp_path / "worker.py")
+    begin = time.monotonic()
+    with pytest.raises(UserError, match=r"0\.3 s"):
+        list(open_voice(engine).speak("Hello."))
+    assert time.monotonic() - begin < 10
 
 
 def test_unknown_espeak_voice() -> None:

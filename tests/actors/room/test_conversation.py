@@ -21,6 +21,7 @@ from actors.room.announcer import FIGURES, HEARS, NOTICES
 from actors.room.conversation import CHAT, RENDERED, Conversation
 from actors.room.reliable_text import ACK
 from actors.voice.config import VoiceConfig
+from actors.voice.events import VoiceError
 from actors.voice.parts import Parts
 from actors.voice.protocols import Transcript
 from actors.voice.tts import Clause
@@ -194,6 +195,17 @@ def test_the_room_is_told_who_is_heard(stage: Stage) -> None:
     stage.do(lambda: stage.room.leave("ada"))
     stage.do()
     assert stage.room.attributes[HEARS] == "bob" and "Bob" in stage.notices()[-1]
+
+
+@pytest.mark.parametrize("part", ["stt", "tts", "reply", "turn", "another"])
+def test_what_a_server_says_of_its_errors_is_for_the_log(
+    stage: Stage, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = VoiceError(part, "401 from http://10.0.0.7:8000/v1: key sk-secret is wrong")
+    stage.do(lambda: stage.room.join("ada"), *[lambda: stage.conversation._on_event(error)] * 5)
+    assert len(stage.notices()) == 1 and stage.notices()[0].startswith("The character")
+    assert all(word not in stage.notices()[0] for word in ("10.0.0.7", "secret", "401"))
+    assert "10.0.0.7" in caplog.text
 
 
 def test_a_published_chunk_counts(stage: Stage) -> None:
