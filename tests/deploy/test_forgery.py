@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from livekit import rtc
 
 from deploy.load.user import User
@@ -16,6 +17,7 @@ from deploy.load.user import User
 HERE = Path(__file__).parent
 
 
+@pytest.mark.system
 def test_the_page_shows_only_what_the_character_sends(tmp_path: Path) -> None:
     web = HERE.parents[1] / "deploy" / "web"
     for file in web.glob("*.js"):

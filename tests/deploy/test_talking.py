@@ -8,6 +8,8 @@ import itertools
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.parse
@@ -119,21 +121,22 @@ def test_a_reconnecting_user_finds_the_same_character_and_leaving_ends_it(applic
     assert folders() <= there, "sockets of the session are left"
 
 
+def visitors(session: dict[str, Any], seconds: float, count: int = 1) -> subprocess.Popen[bytes]:
+    """Users of one identity who come one after another and stay so long."""
+    where = (session["server_url"], session["participant_token"])
+    return subprocess.Popen([sys.executable, "-m", "tests.deploy.visitors", *where, str(seconds), str(count)])
+
+
 def test_who_hangs_up_at_any_moment_leaves_a_pipeline_for_the_next(application: Application) -> None:
     models: set[int] = set()
-
-    async def visit(seconds: float) -> None:
-        session = await asyncio.to_thread(application.open_session, "leila")
-        user = User()
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(5):
-                await user.join(session["server_url"], session["participant_token"], microphone=False)
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(application.request, "DELETE", f"/v1/sessions/{session['id']}")
-        await user.leave()
-
     for seconds in (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 3.0):
-        asyncio.run(visit(seconds))
+        session = application.open_session("leila")
+        visitor = visitors(session, 10.0)
+        wait_for(lambda session=session: application.state(session) == "RUNNING", "nobody came")
+        time.sleep(seconds)
+        application.request("DELETE", f"/v1/sessions/{session['id']}")
+        visitor.kill()
+        visitor.wait(10)
         models = models or set(processes("ray::Stage"))
 
     async def story(user: User, session: dict[str, Any]) -> None:
@@ -214,19 +217,7 @@ def test_the_death_of_the_ingress_ends_no_talk_and_loses_no_pipeline(application
 def test_twenty_joins_and_leaves_leave_nothing(application: Application) -> None:
     session = application.open_session("miso")
 
-    async def storm() -> None:
-        async def visit(delay: float) -> None:
-            await asyncio.sleep(delay)
-            user = User()
-            # The next one of the same identity pushes it out; the library would then try for a minute.
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(5):
-                    await user.join(session["server_url"], session["participant_token"], microphone=False)
-            await user.leave()
-
-        await asyncio.gather(*(visit(i * 0.05) for i in range(20)))
-
-    asyncio.run(storm())
+    assert visitors(session, 0.0, 20).wait(120) == 0
     wait_for(lambda: application.state(session) == "COMPLETED", "it does not end", 60)
     wait_for(lambda: application.request("GET", "/healthz")["running"] == 0, "something still runs")
 
