@@ -6,6 +6,7 @@ One chunk is 4 pixel frames = 1 latent frame = 1/6 s. At 24 kHz it owns exactly 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,3 +61,20 @@ class Chunk:
     frames: np.ndarray
     pcm: np.ndarray
     timings: dict[str, float]
+
+
+def rechunk(blocks: Iterable[np.ndarray], samples: int = SAMPLES_PER_CHUNK) -> Iterator[np.ndarray]:
+    """Regroup float32 [n] blocks of any length into float32 [samples] chunks, the last one padded with zeros."""
+    chunk = np.zeros(samples, np.float32)
+    filled = 0
+    for block in blocks:
+        at = 0
+        while at < len(block):
+            take = min(len(block) - at, samples - filled)
+            chunk[filled : filled + take] = block[at : at + take]
+            at, filled = at + take, filled + take
+            if filled == samples:
+                yield chunk
+                chunk, filled = np.zeros(samples, np.float32), 0
+    if filled:
+        yield chunk

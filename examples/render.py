@@ -4,8 +4,8 @@ Run it: python examples/render.py "Hello, I am alive." hello.mp4 [ruby]"""
 import sys
 
 from characters.character import load_character
+from characters.chunk import rechunk
 from characters.generate.stream import frame_size, open_stream
-from characters.media.audio import rechunk
 from characters.media.portrait import load_portrait
 from characters.media.video import VideoWriter
 from characters.speech import open_voice

@@ -304,6 +304,7 @@ def check_plan(profile: Profile, model: ModelConfig) -> None:
         if not condition:
             raise UserError(f"plan for model {name!r}: {message}")
 
+    require(model.window is None, "models with a window run in `characters render` only, not in rooms yet")
     require(plan.pipeline + 3 <= MAX_SPANS, f"pipeline is at most {MAX_SPANS - 3}")
     require(model.height % 2 == 0 and model.width % 2 == 0, "I420 needs an even height and width")
     require(

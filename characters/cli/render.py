@@ -70,7 +70,7 @@ def render(character: str, audio: Path | None, text: str | None, out: Path, mode
     stream = open_stream(model=model, portrait=portrait, seed=seed, device=device)
 
     statistics = Statistics(started)
-    with VideoWriter(out, stream.width, stream.height) as writer, _progress() as progress:
+    with VideoWriter(out, stream.width, stream.height, stream.fps) as writer, _progress() as progress:
         task = progress.add_task(who.character.name, total=seconds)
         for chunk in stream.run(source):
             before = time.perf_counter()
@@ -95,8 +95,7 @@ def spoken_chunks(text: str, voice: Voice) -> tuple[Iterator[np.ndarray], float]
     """Speak a text, each sentence when it is needed: (float32 [4000] chunks, seconds in all, estimated)."""
     import numpy as np
 
-    from characters.chunk import SAMPLE_RATE
-    from characters.media.audio import rechunk
+    from characters.chunk import SAMPLE_RATE, rechunk
     from characters.speech import open_voice
 
     engine = open_voice(voice.engine)
@@ -121,21 +120,22 @@ class Statistics:
         """`started`: time.perf_counter() when the program began its work."""
         self.started = started
         self.first: float | None = None
-        self.count = 0
+        self.count = self.samples = 0
         self.stages: dict[str, array[float]] = {}
 
     @property
     def seconds(self) -> float:
         """Seconds of video so far."""
-        from characters.chunk import CHUNK_SECONDS
+        from characters.chunk import SAMPLE_RATE
 
-        return self.count * CHUNK_SECONDS
+        return self.samples / SAMPLE_RATE
 
     def add(self, chunk: Chunk, encode: float) -> None:
         """Add one chunk; `encode` is the seconds that writing it took."""
         if self.first is None:
             self.first = time.perf_counter()
         self.count += 1
+        self.samples += len(chunk.pcm)
         for stage, seconds in (chunk.timings | {"encode": encode}).items():
             self.stages.setdefault(stage, array("f")).append(seconds)
 

@@ -13,6 +13,7 @@ from characters.generate.generator import StageClock
 from characters.generate.group import PicturePeers
 from characters.generate.networks import Networks
 from characters.model.frame_decoder import FrameDecoder, open_decoder
+from characters.model.taehv import TinyVae
 
 
 class LatentDecoder:
@@ -135,6 +136,7 @@ class LatentDecoder:
     def _open(self) -> FrameDecoder:
         networks = self._networks
         rows = None if self._peers is None else self._peers.rows
+        assert not isinstance(networks.autoencoder, TinyVae)
         return open_decoder(networks.autoencoder, networks.config, i420=self._i420, capture=True, rows=rows)
 
     def _remember(self, latents: Tensor) -> None:

@@ -149,6 +149,46 @@ class MelHearing:
         return LogMel().push(pcm)[-WINDOW_FRAMES:]
 
 
+class WaveHearing:
+    """Sound itself at 16 kHz: the chunk's own at its end, and what came before it. See `Hearing`.
+
+    Args:
+        seconds: of sound.
+        samples: of a chunk, at 24 kHz.
+    """
+
+    ahead = 0
+
+    def __init__(self, seconds: float, samples: int) -> None:
+        count = round(seconds * EAR_RATE)
+        self.shape: tuple[int, ...] = (count,)
+        # With what the resampling filter sees on either side of the first sample.
+        self.past = count * SAMPLE_RATE // EAR_RATE - samples + _REACH
+
+    def hear(self, pcm: np.ndarray) -> np.ndarray:
+        """See `Hearing.hear`."""
+        padded = np.concatenate((pcm, np.zeros(_REACH, np.float32)))  # what follows is not known
+        frames = np.lib.stride_tricks.sliding_window_view(padded, 2 * _REACH + 2)[::3]
+        return (frames[: self.shape[0] // 2] @ _PHASES).reshape(-1).astype(np.float32)
+
+
+# Two samples at 16 kHz from every three at 24 kHz, by a windowed sinc that ends at 7.6 kHz.
+EAR_RATE = 16_000
+_REACH = 48
+
+
+def _phases() -> np.ndarray:
+    """float32 [2 * _REACH + 2, 2]: what each input sample gives to the two outputs, at 0 and 1.5 samples."""
+    offsets = np.arange(2 * _REACH + 2)[:, None] - _REACH - np.array([0.0, 1.5])
+    cutoff = 2 * 7_600 / SAMPLE_RATE
+    window = np.where(np.abs(offsets) < _REACH + 1, np.cos(np.pi * offsets / (2 * (_REACH + 2))) ** 2, 0.0)
+    taps = cutoff * np.sinc(cutoff * offsets) * window
+    return (taps / taps.sum(0)).astype(np.float32)
+
+
+_PHASES = _phases()
+
+
 class Listener:
     """Cuts a growing signal into what each chunk hears.
 

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from characters.chunk import Chunk
+from characters.chunk import Chunk, rechunk
 from characters.generate.cached import CachedGenerator
 from characters.generate.decoder import LatentDecoder
 from characters.generate.generator import Generator
 from characters.generate.hearing import Listener
 from characters.generate.networks import Networks, load_networks
+from characters.generate.window import WindowGenerator
 from characters.model.config import load_model_config
 
 
@@ -30,27 +31,35 @@ class Stream:
 
     def __init__(self, networks: Networks, portrait: np.ndarray, seed: int = 0) -> None:
         self.height, self.width = networks.config.height, networks.config.width
-        self.generator: Generator = CachedGenerator(networks)
-        self._decoder = LatentDecoder(networks, i420=False)
+        self.generator = open_generator(networks)
         self.generator.start(portrait, seed)
-        self._decoder.start(portrait)
+        self._decoder: LatentDecoder | None = None
+        if self.generator.emits == "latents":
+            self._decoder = LatentDecoder(networks, i420=False)
+            self._decoder.start(portrait)
         self._index = 0
+
+    @property
+    def fps(self) -> int:
+        """Frames a second."""
+        return self.generator.clock.fps
 
     def run(self, pcm: Iterator[np.ndarray]) -> Iterator[Chunk]:
         """Generate video for sound; a chunk is decoded while the DiT makes the next one.
 
         Args:
-            pcm: float32 [4000] blocks, mono at 24 kHz.
+            pcm: float32 [n] blocks of any length, mono at 24 kHz.
 
         Yields:
-            One chunk per block, in order, two blocks later: one for the look-ahead of 83 ms, one for the decoder.
+            A chunk for as much sound as it lasts, in order, two chunks later: one for what the model hears of the
+            future, one for the decoder. Silence fills the last.
         """
         with ThreadPoolExecutor(1, "decoder") as decoder:
             last: Future[Chunk] | None = None
             for heard, block in self._heard(pcm):
-                index, latent, timings = self._generate(heard)
+                index, made, timings = self._generate(heard)
                 # A copy: on a GPU the generator makes the next one in the same place.
-                this = decoder.submit(self._show, index, latent.clone(), block, timings)
+                this = decoder.submit(self._show, index, made.clone(), block, timings)
                 if last is not None:
                     yield last.result()
                 last = this
@@ -62,30 +71,30 @@ class Stream:
 
         Args:
             heard: float32, from the generator's `hearing`.
-            pcm: float32 [4000], the chunk's own sound.
+            pcm: float32, the chunk's own sound.
         """
-        index, latent, timings = self._generate(heard)
-        return self._show(index, latent, pcm, timings)
+        index, made, timings = self._generate(heard)
+        return self._show(index, made, pcm, timings)
 
     def _generate(self, heard: np.ndarray) -> tuple[int, Tensor, dict[str, float]]:
-        """The next chunk's index and latent, and seconds by stage."""
-        latent, index = self.generator.generate(torch.from_numpy(heard)), self._index
+        """The next chunk's index, what the generator emits, and seconds by stage."""
+        made, index = self.generator.generate(torch.from_numpy(heard)), self._index
         self._index += 1
-        return index, latent, self.generator.timings
+        return index, made, self.generator.timings
 
-    def _show(self, index: int, latent: Tensor, pcm: np.ndarray, timings: dict[str, float]) -> Chunk:
-        """The chunk of a latent."""
-        frames = self._decoder.decode(latent).cpu().numpy()
-        return Chunk(index=index, response_id=0, frames=frames, pcm=pcm, timings=timings | self._decoder.timings)
+    def _show(self, index: int, made: Tensor, pcm: np.ndarray, timings: dict[str, float]) -> Chunk:
+        """The chunk of what the generator emitted."""
+        if self._decoder is not None:
+            made = self._decoder.decode(made)
+            timings = timings | self._decoder.timings
+        return Chunk(index=index, response_id=0, frames=made.cpu().numpy(), pcm=pcm, timings=timings)
 
     def _heard(self, pcm: Iterator[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """What each chunk hears, and its own sound."""
         hearing, samples = self.generator.hearing, self.generator.clock.samples
         listener = Listener(hearing, samples)
         waiting: deque[np.ndarray] = deque()
-        for block in pcm:
-            if block.shape != (samples,):
-                raise ValueError(f"expected a block of {samples} samples, got {block.shape}")
+        for block in rechunk(pcm, samples):
             listener.push(block)
             waiting.append(block)
             while (heard := listener.pop()) is not None:
@@ -94,6 +103,13 @@ class Stream:
         listener.push(np.zeros(hearing.ahead, np.float32))
         while waiting and (heard := listener.pop()) is not None:
             yield heard, waiting.popleft()
+
+
+def open_generator(networks: Networks) -> Generator:
+    """The generator that a model's config asks for, for one session at a time; pictures in RGB."""
+    if networks.config.window is not None:
+        return WindowGenerator(networks, i420=False)
+    return CachedGenerator(networks)
 
 
 def frame_size(model: str = "small") -> tuple[int, int]:

@@ -13,7 +13,7 @@ from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 from av.container import InputContainer
 
-from characters.chunk import SAMPLE_RATE, SAMPLES_PER_CHUNK
+from characters.chunk import SAMPLE_RATE, rechunk
 from characters.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -129,23 +129,6 @@ class AudioFile:
             container.close()
             raise UserError(f"{self.path} has no audio track")
         return container
-
-
-def rechunk(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Regroup float32 [n] blocks of any length into float32 [4000] chunks, the last one padded with zeros."""
-    chunk = np.zeros(SAMPLES_PER_CHUNK, np.float32)
-    filled = 0
-    for block in blocks:
-        at = 0
-        while at < len(block):
-            take = min(len(block) - at, SAMPLES_PER_CHUNK - filled)
-            chunk[filled : filled + take] = block[at : at + take]
-            at, filled = at + take, filled + take
-            if filled == SAMPLES_PER_CHUNK:
-                yield chunk
-                chunk, filled = np.zeros(SAMPLES_PER_CHUNK, np.float32), 0
-    if filled:
-        yield chunk
 
 
 def _resample(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:

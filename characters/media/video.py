@@ -53,11 +53,11 @@ class VideoWriter:
         UserError: an error of `check_output`; FFmpeg has no H.264 encoder; the disk fills up or the folder goes away.
     """
 
-    def __init__(self, path: str | Path, width: int, height: int) -> None:
-        """`width` and `height` in pixels, both even."""
+    def __init__(self, path: str | Path, width: int, height: int, fps: int = FPS) -> None:
+        """`width` and `height` in pixels, both even; `fps`: frames a second."""
         if width % 2 or height % 2:
             raise ValueError(f"4:2:0 video needs even sides, not {width} x {height}")
-        self.path = check_output(path)
+        self.path, self._fps = check_output(path), fps
         self.width, self.height = width, height
         self.frame_count = 0
         encoder = next((name for name in VIDEO_ENCODERS if name in av.codecs_available), None)
@@ -79,10 +79,10 @@ class VideoWriter:
             self._container = av.open(self._temporary, "w", format="mp4", options={"movflags": "+faststart"})
         except OSError as e:
             raise write_error(self.path, e) from e
-        self._video = self._container.add_stream(encoder, rate=FPS, options=VIDEO_ENCODERS[encoder])
+        self._video = self._container.add_stream(encoder, rate=self._fps, options=VIDEO_ENCODERS[encoder])
         self._video.width, self._video.height, self._video.pix_fmt = self.width, self.height, "yuv420p"
         context = self._video.codec_context
-        context.time_base = Fraction(1, FPS)
+        context.time_base = Fraction(1, self._fps)
         context.color_range = ColorRange.MPEG
         context.colorspace = context.color_primaries = context.color_trc = BT709
         self._reformatter = VideoReformatter()
@@ -92,9 +92,13 @@ class VideoWriter:
         self._sample_count = 0
 
     def write(self, frames: np.ndarray, pcm: np.ndarray) -> None:
-        """Append frames, uint8 [n, height, width, 3] RGB, and their sound, float32 [n * 1000] mono at 24 kHz."""
+        """Append frames, uint8 [n, height, width, 3] RGB, and their sound, float32 [n * 24000 / fps] mono at 24 kHz."""
         expected = (len(frames), self.height, self.width, 3)
-        if frames.shape != expected or frames.dtype != np.uint8 or pcm.shape != (len(frames) * SAMPLE_RATE // FPS,):
+        if (
+            frames.shape != expected
+            or frames.dtype != np.uint8
+            or pcm.shape != (len(frames) * SAMPLE_RATE // self._fps,)
+        ):
             raise ValueError(f"frames {frames.dtype} {frames.shape} and pcm {pcm.shape} do not fit {expected}")
         try:
             for pixels in frames:
@@ -104,7 +108,7 @@ class VideoWriter:
                     dst_colorspace=Colorspace.ITU709,
                     dst_color_range=ColorRange.MPEG,
                 )
-                frame.pts, frame.time_base = self.frame_count, Fraction(1, FPS)
+                frame.pts, frame.time_base = self.frame_count, Fraction(1, self._fps)
                 self._container.mux(self._video.encode(frame))
                 self.frame_count += 1
             sound = AudioFrame.from_ndarray(pcm.astype(np.float32).reshape(1, -1), format="fltp", layout="mono")

@@ -9,6 +9,8 @@ from omegaconf import MISSING
 
 from characters.config import load_conf
 from characters.errors import UserError
+from characters.model.audio_projection import AudioProjectionConfig
+from characters.model.wav2vec2 import Wav2Vec2Config
 
 
 @dataclass
@@ -88,11 +90,51 @@ class AutoencoderConfig:
         decoder_channels: channels of the small autoencoder's decoder, from fine to coarse, at 1/4, 1/8 and 1/16 of the
             frame.
         wan: sizes of the Wan VAE, which then takes the small autoencoder's place.
+        tiny: takes TAEHV's taew2_1 instead, for the latents of the Wan VAE.
     """
 
     encoder_channels: list[int] = field(default_factory=lambda: [48, 96, 128, 160])
     decoder_channels: list[int] = field(default_factory=lambda: [64, 96, 192])
     wan: WanVaeConfig | None = None
+    tiny: bool = False
+
+
+@dataclass
+class WindowConfig:
+    """A model that makes a window of latent frames at a time and goes on from the last frames of the one before.
+
+    Attributes:
+        frames: latent frames of a window; the first stands for one frame of video, the others for four each.
+        history: frames of video of the window before that a window begins with: 1 + 4 n of them.
+        fps: frames of video a second.
+        ear: sizes of its wav2vec 2.0.
+        projection: sizes of what turns the ear's states into tokens.
+        heard: seconds of sound that the ear hears, the window's own at their end.
+        colour: whether frames are held to the portrait's colours.
+    """
+
+    frames: int = 9
+    history: int = 5
+    fps: int = 25
+    ear: Wav2Vec2Config = field(default_factory=Wav2Vec2Config)
+    projection: AudioProjectionConfig = field(default_factory=AudioProjectionConfig)
+    heard: float = 8.0
+    colour: bool = True
+
+    @property
+    def pixels(self) -> int:
+        """Frames of video of a window, its history's included."""
+        return 1 + 4 * (self.frames - 1)
+
+    @property
+    def fresh(self) -> int:
+        """Frames of video that a window adds."""
+        return self.pixels - self.history
+
+    @property
+    def history_latents(self) -> int:
+        """Latent frames that the history is encoded to."""
+        return 1 + (self.history - 1) // 4
 
 
 @dataclass
@@ -101,6 +143,11 @@ class SamplerConfig:
 
     Attributes:
         steps: noise levels of the denoising passes, from 1 downwards.
+        timesteps: what the network is told of each level, times 1000; empty = the level itself. Models that were run in
+            bfloat16 have never seen 937.5, but 936.
+        source: what the first pass of a window starts from: "noise" or the "reference".
+        noise: between the passes of a window: "kept", or drawn "fresh".
+        end: level at which a window is taken; below 0 it is a step past the clean latent.
         commit: "reuse" keeps the K/V that the last denoising pass wrote; "clean" writes them once more from the
             finished latent.
         context_noise: share of noise mixed into the previous latent before it conditions the next chunk; it stops
@@ -108,6 +155,10 @@ class SamplerConfig:
     """
 
     steps: list[float] = field(default_factory=lambda: [1.0])
+    timesteps: list[float] = field(default_factory=list)
+    source: str = "noise"
+    noise: str = "kept"
+    end: float = 0.0
     commit: str = "reuse"
     context_noise: float = 0.0
 
@@ -122,6 +173,8 @@ class ModelConfig:
         latent_stride: pixels per latent pixel, in each direction.
         sink: chunks of context that hold the reference image.
         ring: chunks of context that hold the most recent chunks, the current one among them.
+        window: takes a window at a time instead of a chunk with a cache.
+        lora_alpha: alpha of a LoRA adapter beside the weights; its strength is alpha / rank.
         weights: folder of safetensors files below characters/weights; empty = random weights, which draw noise.
     """
 
@@ -134,7 +187,14 @@ class ModelConfig:
     dit: DiTConfig = field(default_factory=DiTConfig)
     autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    window: WindowConfig | None = None
+    lora_alpha: float = 64.0
     weights: str = ""
+
+    @property
+    def frames(self) -> int:
+        """Latent frames that the DiT makes at a time."""
+        return self.window.frames if self.window is not None else 1
 
     @property
     def random_weights(self) -> bool:
@@ -199,6 +259,9 @@ def check(config: ModelConfig, where: str) -> None:
     )
     require(dit.num_heads > 0 and dit.dim % dit.num_heads == 0, "dit.dim must be a multiple of dit.num_heads")
     require(dit.dim // dit.num_heads % 2 == 0, "the head dimension dit.dim / dit.num_heads must be even")
+    require(not (config.autoencoder.tiny and config.autoencoder.wan), "autoencoder takes wan or tiny, not both")
+    require(config.window is not None or not config.autoencoder.tiny, "autoencoder.tiny is for models with a window")
+    require(not config.autoencoder.tiny or config.latent_stride == 8, "autoencoder.tiny has a stride of 8")
     if (wan := config.autoencoder.wan) is not None:
         require(
             config.latent_stride == wan.stride and len(wan.multipliers) == len(wan.temporal) + 1,
@@ -217,4 +280,18 @@ def check(config: ModelConfig, where: str) -> None:
         "sampler.steps must start at 1.0 and fall, staying above 0",
     )
     require(config.sampler.commit in ("reuse", "clean"), "sampler.commit must be reuse or clean")
+    require(config.sampler.source in ("noise", "reference"), "sampler.source must be noise or reference")
+    require(config.sampler.noise in ("kept", "fresh"), "sampler.noise must be kept or fresh")
+    require(len(config.sampler.timesteps) in (0, len(steps)), "sampler.timesteps must be as many as sampler.steps")
+    if (window := config.window) is not None:
+        require(window.frames > window.history_latents > 0, "window.frames must be more than window.history fills")
+        require(window.history % 4 == 1, "window.history must be 1, 5, 9, ... frames")
+        require(
+            dit.audio_dim == dit.text_dim == 0, "a window model hears through window.ear: no dit.audio_dim or text_dim"
+        )
+        require(window.projection.out == dit.dim, "window.projection.out must be dit.dim")
+        require(
+            (window.projection.layers, window.projection.dim) == (window.ear.layers, window.ear.dim),
+            "window.projection must take what window.ear gives",
+        )
     require(0 <= config.sampler.context_noise < 1, "sampler.context_noise must be in [0, 1)")

@@ -130,7 +130,12 @@ class CrossAttention(nn.Module):
         return Conditions(*(x.unflatten(-1, (self.heads, -1)) for x in (self.norm_k(k), v)))
 
     def forward(self, x: Tensor | Quantised, conditions: Conditions) -> Tensor:
-        return self.o(cross_attend(self.q(x), self.norm_q.weight, *conditions, eps=EPS, to=takes(self.o)))
+        q = self.q(x)
+        if q.dim() == 3 or conditions.k.dim() == 3:
+            return self.o(cross_attend(q, self.norm_q.weight, *conditions, eps=EPS, to=takes(self.o)))
+        # A window: the rows of each latent frame attend to the tokens of that frame.
+        o = cross_attend(q.unflatten(0, (len(conditions.k), -1)), self.norm_q.weight, *conditions, eps=EPS)
+        return self.o(store(o.flatten(0, 1), takes(self.o)))
 
 
 class Block(nn.Module):
@@ -278,7 +283,7 @@ class DiT(nn.Module):
         """One denoising pass, or this part of it.
 
         Args:
-            noisy, context, previous, reference: see `forward`.
+            noisy, context, previous, reference: see `forward`; of a window, its latent frames in place of the batch.
             modulation, conditions: from `modulate` and `condition`.
             hidden: what the part before returned; for all parts but the first. May be overwritten.
 
@@ -292,8 +297,9 @@ class DiT(nn.Module):
             inputs += [previous] if dit.concat_previous else []
             inputs += [reference] if dit.concat_reference else []
             patches = self.patchify(torch.cat(inputs, 1))
-            # Kernels take a batch of one without its axis.
-            hidden = self.patch_embedding(context.own_rows(patches[0]) if len(patches) == 1 else patches)
+            # Kernels take a batch of one without its axis, the rows of its frames one after another.
+            alone = len(patches) == self.config.frames
+            hidden = self.patch_embedding(context.own_rows(patches.flatten(0, 1)) if alone else patches)
         residual = Residual(hidden)
         for layer, block in enumerate(self.blocks.values()):
             residual = block(residual, modulation.blocks[layer], conditions[layer], context.layer(layer))
@@ -301,7 +307,7 @@ class DiT(nn.Module):
             return torch.addcmul(residual.x, residual.gate, residual.branch)
         out = self.head(residual, modulation.head)
         if out.dim() == 2:
-            out = context.gather(out)[None]
+            out = context.gather(out).unflatten(0, (self.config.frames, -1))
         out = self.unpatchify(out)
         if dit.prediction == "velocity":
             return (noisy - modulation.level[:, None, None, None] * out).to(noisy.dtype)

@@ -12,7 +12,8 @@ from characters.model.autoencoder import Autoencoder, StreamingDecoder
 from characters.model.checkpoint import load_weights
 from characters.model.config import ModelConfig
 from characters.model.materialise import SEED
-from characters.model.wan_vae.checkpoint import load_vae
+from characters.model.taehv import TinyVae
+from characters.model.wan_vae.checkpoint import load_vae, translate
 from characters.model.wan_vae.rows import Rows
 from characters.model.wan_vae.stream import WanStreams
 from characters.model.wan_vae.vae import HALF, WanVae
@@ -48,15 +49,15 @@ class FrameDecoder(Protocol):
 
 def build_autoencoder(
     config: ModelConfig, device: torch.device, dtype: torch.dtype, weights: Path | None = None
-) -> Autoencoder | WanVae:
+) -> Autoencoder | WanVae | TinyVae:
     """The autoencoder that a model's config asks for.
 
     Args:
         config: a checked model config.
         device: where it will be.
         dtype: that the rest of the model works in; the Wan VAE takes float16 for bfloat16 (see `HALF`).
-        weights: folder with the small autoencoder's weights. Without it they are random, the same in every process; the
-            Wan VAE's are the published ones if its config names a file, and random else.
+        weights: folder with autoencoder.safetensors. Without it weights are random, the same in every process; the Wan
+            VAE's are also the published ones if its config names a file.
 
     Returns:
         In eval mode; weights are rounded once, from float32.
@@ -67,11 +68,16 @@ def build_autoencoder(
     wan = config.autoencoder.wan
     with torch.device(device), torch.random.fork_rng():
         torch.manual_seed(SEED)
-        autoencoder = Autoencoder(config) if wan is None else load_vae(WanVae(wan, config.latent_channels), wan)
-    if isinstance(autoencoder, Autoencoder):
+        autoencoder: Autoencoder | WanVae | TinyVae
+        if wan is not None:
+            autoencoder = load_vae(WanVae(wan, config.latent_channels), wan)
+        else:
+            autoencoder = TinyVae(config.latent_channels) if config.autoencoder.tiny else Autoencoder(config)
+    if weights is not None:
+        rename = None if wan is None else lambda tensors: translate(tensors, wan)
+        load_weights(autoencoder, weights / "autoencoder.safetensors", rename)
+    if not isinstance(autoencoder, WanVae):
         autoencoder.to(memory_format=torch.channels_last)
-        if weights is not None:
-            load_weights(autoencoder, weights / "autoencoder.safetensors")
     elif dtype == torch.bfloat16:
         # Few CPUs multiply float16.
         dtype = HALF if device.type == "cuda" else torch.float32

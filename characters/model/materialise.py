@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +19,8 @@ from characters.errors import UserError
 from characters.model.config import ModelConfig
 from characters.model.dit import DiT
 from characters.model.quantise import Mode, quantise_block
+
+M = TypeVar("M", bound=nn.Module)
 
 SEED = 57
 
@@ -142,6 +144,20 @@ def build_dit(
             quantise_block(block, fp8)
     progress(len(dit.blocks), len(dit.blocks))
     return dit.eval().requires_grad_(False)
+
+
+def build(kind: Callable[[], M], source: Source, prefix: str) -> M:
+    """Build any module in eval mode from a source's tensors, whose names begin with `prefix`.
+
+    Raises:
+        UserError: the source doesn't fit, found out before anything is read.
+    """
+    with torch.device("meta"):
+        module = kind()
+    names = {name: parameter.shape for name, parameter in module.named_parameters()}
+    source.check({prefix + name: shape for name, shape in names.items()})
+    _fill(module, prefix, names, source)
+    return module.eval().requires_grad_(False)
 
 
 @torch.no_grad()

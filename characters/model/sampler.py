@@ -178,8 +178,7 @@ class Sampler:
             clean = self._pass(x, level, conditions, self._previous, hidden)
             if step + 1 < len(self._levels):
                 now, then = self.config.steps[step], self.config.steps[step + 1]
-                # noise = (x - (1 - now) clean) / now, kept along the straight path to `then`.
-                x = (1 - then) * clean + (then / now) * (x - (1 - now) * clean)
+                x = along(x, clean, now, then)
         if self.config.commit == "clean":
             self._pass(clean, self._clean, conditions, self._previous, hidden)
         return clean
@@ -200,3 +199,8 @@ class Sampler:
 
     def _draw(self) -> Tensor:
         return torch.empty_like(self._noise).normal_(generator=self._generator).to(self._reference.dtype)
+
+
+def along(x: Tensor, clean: Tensor, now: float, then: float) -> Tensor:
+    """x at level `now`, moved to level `then` along the straight line through `clean`, whose noise is kept."""
+    return (1 - then) * clean + (then / now) * (x - (1 - now) * clean)

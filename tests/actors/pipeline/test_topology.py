@@ -153,6 +153,11 @@ def test_a_model_without_weights_is_served_only_if_the_profile_says_so() -> None
         check_weights(plan_topology(Profile(model="reference-57b")))
 
 
+def test_a_model_with_a_window_is_refused_in_rooms() -> None:
+    with pytest.raises(UserError, match="models with a window run in `characters render` only"):
+        plan_topology(Profile(model="leaptalk", random_weights=True))
+
+
 def test_an_unknown_profile_is_met_with_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'laptop'"):
         load_profile("labtop")

@@ -24,7 +24,7 @@ def frame_size(model: str) -> tuple[int, int]:
 
 
 class FakeStream:
-    height, width = 272, 176
+    height, width, fps = 272, 176, 24
 
     def run(self, chunks: Iterator[np.ndarray]) -> Iterator[Chunk]:
         for i, pcm in enumerate(chunks):

@@ -1,0 +1,100 @@
+"""A tiny autoencoder for the latents of Wan 2.1: frames convolved one by one, each seeing the one before it.
+
+Source: TAEHV (O. Boer Bohan, MIT licence), checkpoint taew2_1, whose parameter names it keeps. It is about 30 times
+faster than the Wan VAE and a little softer. A clip is worked on as a whole; nothing is remembered between clips.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+STRIDE = 4  # frames of video of a latent
+_WIDTH = 64
+_DECODER = (256, 128, 64, 64)
+
+
+def _conv(channels: int, out: int, stride: int = 1, bias: bool = True) -> nn.Conv2d:
+    return nn.Conv2d(channels, out, 3, stride, padding=1, bias=bias)
+
+
+class _Clamp(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x / 3) * 3
+
+
+class _Memory(nn.Module):
+    """A residual block over a frame and the one before it, which is black for the first."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(
+            _conv(2 * width, width), nn.ReLU(), _conv(width, width), nn.ReLU(), _conv(width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = F.pad(x, (0, 0, 0, 0, 0, 0, 1, 0))[:-1]
+        return F.relu(self.conv(torch.cat((x, before), 1)) + x)
+
+
+class _Pool(nn.Module):
+    """`stride` frames become one."""
+
+    def __init__(self, width: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.conv = nn.Conv2d(width * stride, width, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x.unflatten(0, (-1, self.stride)).flatten(1, 2))
+
+
+class _Grow(nn.Module):
+    """A frame becomes `stride` of them."""
+
+    def __init__(self, width: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.conv = nn.Conv2d(width, width * stride, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x).unflatten(1, (self.stride, -1)).flatten(0, 1)
+
+
+class TinyVae(nn.Module):
+    """Encoder and decoder.
+
+    Args:
+        latent_channels: of a latent frame.
+    """
+
+    def __init__(self, latent_channels: int = 16) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [_conv(3, _WIDTH), nn.ReLU()]
+        for stride in (2, 2, 1):
+            layers += [_Pool(_WIDTH, stride), _conv(_WIDTH, _WIDTH, 2, bias=False)]
+            layers += [_Memory(_WIDTH) for _ in range(3)]
+        self.encoder = nn.Sequential(*layers, _conv(_WIDTH, latent_channels))
+        layers = [_Clamp(), _conv(latent_channels, _DECODER[0]), nn.ReLU()]
+        for width, out, stride in zip(_DECODER, _DECODER[1:], (1, 2, 2), strict=False):
+            layers += [_Memory(width) for _ in range(3)]
+            layers += [nn.Upsample(scale_factor=2), _Grow(width, stride), _conv(width, out, bias=False)]
+        self.decoder = nn.Sequential(*layers, nn.ReLU(), _conv(_DECODER[-1], 3))
+
+    def encode_clip(self, frames: Tensor) -> Tensor:
+        """A video.
+
+        Args:
+            frames: [1 + 4 n, 3, H, W] in [0, 1]; the last frame fills the clip up to a multiple of four.
+
+        Returns:
+            [1 + n, c, h, w].
+        """
+        missing = -len(frames) % STRIDE
+        return self.encoder(torch.cat((frames, frames[-1:].expand(missing, -1, -1, -1))))
+
+    def decode_clip(self, latents: Tensor) -> Tensor:
+        """A video, [1 + n, c, h, w] -> [1 + 4 n, 3, H, W] in [0, 1]."""
+        # The first latent stands for one frame: the three that the decoder makes before it are nothing.
+        return self.decoder(latents)[STRIDE - 1 :].clamp(0, 1)
