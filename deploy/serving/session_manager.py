@@ -22,7 +22,7 @@ from deploy.planning.scaling import shortfall
 from deploy.serving.live import Live
 from deploy.serving.records import Records, Run
 from deploy.serving.session_metrics import SessionMetrics
-from deploy.serving.sessions import MOMENTS, Action, Session, Sessions, State
+from deploy.serving.sessions import MOMENTS, ROOMS, Action, Session, Sessions, State
 from deploy.serving.settings import Settings
 from deploy.serving.tokens import CHARACTER, character_token, room_configuration
 
@@ -377,6 +377,8 @@ class SessionManager:
             log.warning("cannot ask the LiveKit server who is there: %s", error)
 
     async def _close_room(self, room: str) -> None:
+        if not room.startswith(ROOMS):  # of another application on this server, which an older version let users name
+            return
         with contextlib.suppress(Exception):  # it may never have been opened, or be gone with its server
             async with asyncio.timeout(_LIVEKIT_SECONDS):
                 await self._livekit().room.delete_room(api.DeleteRoomRequest(room=room))

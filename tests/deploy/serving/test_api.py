@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
@@ -354,6 +355,44 @@ def test_without_keys_a_room_is_found_again_from_its_address_only(open_api: Open
 
     assert room("192.0.2.1") == room("192.0.2.1") != room("192.0.2.2")
     assert room("2001:db8::1") == room("2001:db8::2"), "one household"
+
+
+class SharedLivekit:
+    """The rooms of a LiveKit server that another application uses too, as far as `SessionManager` asks for them."""
+
+    def __init__(self, *rooms: str) -> None:
+        self.rooms, self.room = set(rooms), self
+
+    async def create_room(self, request: Any) -> None:
+        self.rooms.add(request.name)
+
+    async def delete_room(self, request: Any) -> None:
+        self.rooms.discard(request.room)
+
+    async def list_rooms(self, request: Any) -> Any:
+        return SimpleNamespace(rooms=[SimpleNamespace(name=name) for name in self.rooms if name in request.names])
+
+    async def list_participants(self, request: Any) -> Any:
+        return SimpleNamespace(participants=[])
+
+    async def aclose(self) -> None:
+        pass
+
+
+def test_rooms_of_other_applications_are_neither_opened_nor_deleted() -> None:
+    server, store = SharedLivekit("boardroom"), FakeStore()
+    manager = SessionManager(Settings(ACCESS), FakePipelines(), (64, 48), Records("test", store))
+    manager._api = server  # type: ignore[assignment]
+    with TestClient(create_api(manager), base_url="http://localhost") as client:
+        token = client.post("/token", json={"room_name": "boardroom"}).json()["participant_token"]
+        opened = claims(token)["video"]["room"]
+        assert server.rooms == {"boardroom", opened} and opened != "boardroom"
+        session = manager.sessions.all()[0]
+        client.delete(f"/v1/sessions/{session.id}")
+        eventually(lambda: opened not in server.rooms)
+        session.room = "boardroom"  # as an older version wrote it down
+        asyncio.run(manager._close_room(session.room))
+    assert server.rooms == {"boardroom"}
 
 
 def test_noise_is_told(open_api: Open) -> None:
