@@ -155,12 +155,12 @@ class SamplerConfig:
     """
 
     steps: list[float] = field(default_factory=lambda: [1.0])
+    commit: str = "reuse"
+    context_noise: float = 0.0
     timesteps: list[float] = field(default_factory=list)
     source: str = "noise"
     noise: str = "kept"
     end: float = 0.0
-    commit: str = "reuse"
-    context_noise: float = 0.0
 
 
 @dataclass
