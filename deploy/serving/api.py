@@ -30,6 +30,7 @@ from deploy.serving.webhook import WebhookRejected, WebhookVerifier
 WEB = Path(__file__).resolve().parents[1] / "web"
 _WEBHOOK = "/livekit/webhook"
 _WEBHOOK_BODY = 1_000_000
+_LOOPBACK = ("address 127.0.0.1", "address ::/64")
 _NAME_BYTES = 256  # what LiveKit allows
 
 
@@ -236,6 +237,10 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     whose = Depends(client_of)  # see `Session.client`
 
+    def limit_of(client: str, holder: str) -> int:
+        free = holder in settings.admission.tenants or client in _LOOPBACK
+        return 0 if free else settings.sessions_per_client
+
     def check_character(slug: str) -> str:
         if slug not in manager.characters:
             known = list(manager.characters)
@@ -329,7 +334,8 @@ def create_api(manager: SessionManager) -> FastAPI:
     async def create_session(request: NewSession, holder: str = tenant, client: str = whose) -> SessionView:
         """Ask for a session. READY: join the room within a minute. NOT_READY: queued; ask again once a second or so."""
         character = check_character(request.character)
-        return view(await admit(character, request.participant_name, tenant=holder, client=client))
+        name, most = request.participant_name, limit_of(client, holder)
+        return view(await admit(character, name, tenant=holder, client=client, most=most))
 
     @app.get("/v1/sessions/{session_id}")
     async def get_session(session_id: str, holder: str = tenant) -> SessionView:
@@ -367,6 +373,7 @@ def create_api(manager: SessionManager) -> FastAPI:
             identity=request.participant_identity,
             tenant=holder,
             client=client,
+            most=limit_of(client, holder),
             waits_in_room=True,
         )
         granted = user_token(

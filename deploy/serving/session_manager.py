@@ -109,7 +109,7 @@ class SessionManager:
     ) -> None:
         self.settings, self.random_weights = settings, random_weights
         self.characters: dict[str, LoadedCharacter] = {c.slug: c for c in list_characters()}
-        self.sessions = Sessions(settings.admission, settings.grace_s, settings.join_s, settings.poll_s, clock)
+        self.sessions = Sessions(settings.admission, settings.grace_s, settings.join_s, settings.poll_s, clock, settings.max_session_s)
         self.replicas = Replicas()
         self.live = Live()
         self._clock, self._metrics = clock, metrics

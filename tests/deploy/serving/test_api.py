@@ -395,6 +395,27 @@ def test_rooms_of_other_applications_are_neither_opened_nor_deleted() -> None:
     assert server.rooms == {"boardroom"}
 
 
+def test_one_client_does_not_take_every_place(open_api: Open) -> None:
+    terms = AdmissionConfig(tenants={"gold": Tenant()})
+    client, manager, _ = open_api(admission=terms, tenant_keys={"ann": "a", "gold": "g"}, api_key="k")
+
+    def ask(key: str, host: str, path: str = "/v1/sessions") -> Any:
+        there = TestClient(client.app, base_url=str(client.base_url), client=(host, 50000))
+        return there.post(path, json={"character": "bao"} if path != "/token" else {}, headers={"x-api-key": key})
+
+    for i in range(4):
+        assert ask("k", "192.0.2.1").status_code == ask("a", f"192.0.2.{i}", "/token").status_code == 201
+    for refused in (ask("k", "192.0.2.1"), ask("k", "192.0.2.1", "/token"), ask("a", "192.0.2.9")):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "quota")
+        assert int(refused.headers["retry-after"]) > 0
+    assert ask("k", "192.0.2.2").status_code == 201, "the same key elsewhere, as it has no name"
+    for _ in range(5):
+        assert ask("g", "192.0.2.1").status_code == ask("k", "127.0.0.1").status_code == 201
+    first = next(s for s in manager.sessions.all() if s.client == "address 192.0.2.1")
+    client.delete(f"/v1/sessions/{first.id}", headers={"x-api-key": "k"})
+    assert ask("k", "192.0.2.1").status_code == 201
+
+
 def test_noise_is_told(open_api: Open) -> None:
     client, manager, _ = open_api()
     assert client.get("/healthz").json()["random_weights"] is False

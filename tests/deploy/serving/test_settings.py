@@ -25,6 +25,7 @@ def test_texts_become_numbers_and_keys_are_random() -> None:
         ({"pipelines": "two"}, "not of type int"),
         ({"pipelines": "0"}, "at least 1"),
         ({"http_port": "99999"}, "ports"),
+        ({"sessions_per_client": "-1"}, "not be negative"),
         ({"api_key": "x"}, "unknown setting"),
         ({"admission": "defalt"}, "did you mean 'default'"),
     ],
