@@ -185,14 +185,24 @@ def create_api(manager: SessionManager) -> FastAPI:
         lifespan=lifespan,
         title="characters",
         version="1",
+        docs_url=None,  # its page runs scripts of another site
+        redoc_url=None,
         description="Talk to a character in a LiveKit room.",
-        responses={code: {"model": ErrorAnswer} for code in (400, 401, 404, 405, 408, 409, 413, 422, 429, 502, 503)},
+        responses={
+            code: {"model": ErrorAnswer} for code in (400, 401, 404, 405, 408, 409, 413, 421, 422, 429, 502, 503)
+        },
     )
     app.add_middleware(
         Gate,
         check={"/v1/": holder_of, "/token": holder_of, _WEBHOOK: signed},
         limit=settings.max_body,
         larger={_WEBHOOK: _WEBHOOK_BODY},
+        headers={
+            "Content-Security-Policy": f"frame-ancestors {settings.frame_ancestors}",
+            "X-Content-Type-Options": "nosniff",
+        },
+        hosts=None if keys else [name.strip().lower() for name in settings.hosts.split(",")],
+        anywhere=(_WEBHOOK,),  # asks for a signature instead
     )
     if settings.cors:
         origins = [origin.strip() for origin in settings.cors.split(",")]
@@ -275,11 +285,14 @@ def create_api(manager: SessionManager) -> FastAPI:
         await manager.remember()  # before the user is told of the session
         return session
 
+    def ticket(session: Session, name: str, metadata: str = "", attributes: dict[str, str] | None = None) -> str:
+        seconds = settings.join_s + 60  # whoever comes later asks again
+        return user_token(settings.livekit, session.room, session.identity, name, metadata, attributes, seconds=seconds)
+
     def view(session: Session) -> SessionView:
         may_join = session.state in (State.READY, State.RUNNING)
         position = manager.sessions.position(session) or None
         wait = manager.sessions.estimated_wait(session) if position else None
-        access = settings.livekit
         failure = session.failure
         return SessionView(
             id=session.id,
@@ -288,8 +301,8 @@ def create_api(manager: SessionManager) -> FastAPI:
             position=position,
             estimated_wait_s=round(wait, 1) if wait is not None and math.isfinite(wait) else None,
             room_name=session.room,
-            server_url=access.browser_url if may_join else None,
-            participant_token=user_token(access, session.room, session.identity, session.name) if may_join else None,
+            server_url=settings.livekit.browser_url if may_join else None,
+            participant_token=ticket(session, session.name) if may_join else None,
             error=ErrorView(code=failure.code, message=failure.message) if failure else None,
         )
 
@@ -376,15 +389,8 @@ def create_api(manager: SessionManager) -> FastAPI:
             most=limit_of(client, holder),
             waits_in_room=True,
         )
-        granted = user_token(
-            settings.livekit,
-            session.room,
-            session.identity,
-            request.participant_name,
-            request.participant_metadata,
-            request.participant_attributes,
-        )
-        return TokenAnswer(server_url=settings.livekit.browser_url, participant_token=granted)
+        about = request.participant_name, request.participant_metadata, request.participant_attributes
+        return TokenAnswer(server_url=settings.livekit.browser_url, participant_token=ticket(session, *about))
 
     @app.post(_WEBHOOK)
     async def webhook(request: Request) -> dict[str, str]:
@@ -393,6 +399,7 @@ def create_api(manager: SessionManager) -> FastAPI:
             event = verifier.receive(await request.body(), request.headers.get("authorization"))
         except WebhookRejected as rejected:
             raise ApiError(rejected.status, rejected.code, str(rejected)) from None
+        manager.entered(event.room.name)
         who = event.participant.identity
         if who and who != CHARACTER:
             if event.event == "participant_joined":

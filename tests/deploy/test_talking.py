@@ -93,7 +93,8 @@ def test_a_spoken_question_gets_a_spoken_answer_from_the_chosen_face(
 
 def folders() -> set[Path]:
     """Where sessions' processes meet."""
-    return set(Path(tempfile.gettempdir()).glob("characters-*"))
+    own, ups = Path(tempfile.gettempdir()), ".characters-up-*/"  # `characters up` has a folder for them
+    return {*own.glob("characters-*"), *own.glob(f"{ups}characters-*")}
 
 
 def test_a_reconnecting_user_finds_the_same_character_and_leaving_ends_it(application: Application) -> None:

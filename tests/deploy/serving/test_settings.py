@@ -26,6 +26,8 @@ def test_texts_become_numbers_and_keys_are_random() -> None:
         ({"pipelines": "0"}, "at least 1"),
         ({"http_port": "99999"}, "ports"),
         ({"sessions_per_client": "-1"}, "not be negative"),
+        ({"frame_ancestors": "'self'; script-src x"}, "separated by spaces"),
+        ({"frame_ancestors": "a\r\nb: c"}, "separated by spaces"),
         ({"api_key": "x"}, "unknown setting"),
         ({"admission": "defalt"}, "did you mean 'default'"),
     ],
