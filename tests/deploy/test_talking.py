@@ -255,7 +255,7 @@ def test_wrong_tokens_open_no_room(application: Application) -> None:
 def test_twelve_hundred_sockets_that_send_nothing_close_the_door_to_nobody(application: Application) -> None:
     where = urllib.parse.urlsplit(application.address)
     before = processes("ray::ServeReplica:default:Ingress")
-    head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    head = b"POST /v1/sessions HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     with contextlib.ExitStack() as stack:
         for _ in range(1200):
             client = stack.enter_context(socket.create_connection((where.hostname, where.port), timeout=10))
