@@ -17,7 +17,6 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")  # decode
 MIN_SIDE = 64
 MAX_PIXELS = 64_000_000  # 192 MB as RGB; twice a good camera
 MAX_ASPECT = 3.0
-_STRIP_PIXELS = 1 << 20
 MIN_CONTRAST = 4.0  # standard deviation in 255ths, of the channel that has most of it
 BACKGROUND = (226, 224, 219)  # shows through where a portrait is transparent
 
@@ -111,7 +110,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _shallow(image: Image.Image) -> Image.Image:
     """A picture of 16 or 32 bits a pixel with 8; a strip at a time, since a large one in float64 fills a machine."""
     width, height = image.size
-    rows = max(1, _STRIP_PIXELS // width)
+    rows = max(1, 2**20 // width)
 
     def strip(top: int) -> np.ndarray:
         part = image.crop((0, top, width, min(top + rows, height)))
