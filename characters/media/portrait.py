@@ -99,11 +99,27 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith(("I", "F")):  # 16 or 32 bits a pixel, which Pillow would clip instead of scaling
-        deep = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0, neginf=0)
-        full = 1.0 if deep.max() <= 1.0 else 255.0 if deep.max() <= 255.0 else 65535.0
-        return Image.fromarray(np.uint8(np.clip(deep / full, 0, 1) * 255 + 0.5)).convert("RGB")
+        return _shallow(image).convert("RGB")
     if image.has_transparency_data:
-        backdrop = Image.new("RGBA", image.size, (*BACKGROUND, 255))
-        backdrop.alpha_composite(image.convert("RGBA"))
-        return backdrop.convert("RGB")
+        backdrop, image = Image.new("RGB", image.size, BACKGROUND), image.convert("RGBA")
+        backdrop.paste(image, mask=image)
+        return backdrop
     return image.convert("RGB")
+
+
+def _shallow(image: Image.Image) -> Image.Image:
+    """A picture of 16 or 32 bits a pixel with 8; a strip at a time, since a large one in float64 fills a machine."""
+    width, height = image.size
+    rows = max(1, 2**20 // width)
+
+    def strip(top: int) -> np.ndarray:
+        part = image.crop((0, top, width, min(top + rows, height)))
+        return np.nan_to_num(np.asarray(part, dtype=np.float64), posinf=0, neginf=0)
+
+    tops = range(0, height, rows)
+    highest = max(strip(top).max() for top in tops)
+    full = 1.0 if highest <= 1.0 else 255.0 if highest <= 255.0 else 65535.0
+    shallow = Image.new("L", image.size)
+    for top in tops:
+        shallow.paste(Image.fromarray(np.uint8(np.clip(strip(top) / full, 0, 1) * 255 + 0.5)), (0, top))
+    return shallow

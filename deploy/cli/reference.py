@@ -151,6 +151,7 @@ VARIABLES = {
         "NCCL_NVLS_ENABLE": '"0": no NVLink multicast, see `deploy/cluster/README.md`.',
         "TORCH_SYMM_MEM_DISABLE_MULTICAST": '"1": no NVLink multicast.',
         "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": '"1": each rank may see its own GPU as number 0.',
+        "TMPDIR": "`characters up`: a folder for the temporary files of all that it starts, removed at the end.",
         "LIVEKIT_CONFIG": "Hands its configuration to a LiveKit server of the application's own.",
         "GOBIN": "Where Go puts the LiveKit server that it builds.",
     },

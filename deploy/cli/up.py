@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import secrets
+import shutil
 import signal
 import tempfile
 import threading
@@ -58,7 +59,7 @@ def up(profile: str, pipelines: int, port: int, host: str, dashboard: bool) -> N
             click.echo(f"already running: {page}")
             return
         check_port(port, reached)
-        args = {"profile": profile, "pipelines": pipelines, "http_port": port}
+        args = {"profile": profile, "pipelines": pipelines, "http_port": port, "hosts": host}
         _check_profile(args)  # before anything is installed
         if not os.environ.get("LIVEKIT_URL") and livekit_server.find_server() is None:
             click.echo("livekit-server is not there yet: building it with Go, which takes some minutes, once")
@@ -66,7 +67,8 @@ def up(profile: str, pipelines: int, port: int, host: str, dashboard: bool) -> N
         if not web_client.is_there():
             click.echo("fetching the page's LiveKit client, once")
             web_client.fetch()
-        _serve(args, host, dashboard, page, stop)
+        with temporary_folder():
+            _serve(args, host, dashboard, page, stop)
 
 
 def _check_profile(args: dict[str, Any]) -> None:
@@ -172,6 +174,21 @@ def _await(address: str, stop: threading.Event) -> None:
     while not running_at(address):
         if stop.wait(1.0) or time.monotonic() > give_up:
             raise UserError("the other `characters up` has not come up")
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for the temporary files of all processes that are started: those of Ray leave some behind."""
+    before, folder = os.environ.get("TMPDIR"), tempfile.mkdtemp(prefix=".characters-up-")
+    os.environ["TMPDIR"] = folder
+    try:
+        yield Path(folder)
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

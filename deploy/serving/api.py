@@ -30,6 +30,7 @@ from deploy.serving.webhook import WebhookRejected, WebhookVerifier
 WEB = Path(__file__).resolve().parents[1] / "web"
 _WEBHOOK = "/livekit/webhook"
 _WEBHOOK_BODY = 1_000_000
+_LOOPBACK = ("address 127.0.0.1", "address ::/64")
 _NAME_BYTES = 256  # what LiveKit allows
 
 
@@ -184,14 +185,24 @@ def create_api(manager: SessionManager) -> FastAPI:
         lifespan=lifespan,
         title="characters",
         version="1",
+        docs_url=None,  # its page runs scripts of another site
+        redoc_url=None,
         description="Talk to a character in a LiveKit room.",
-        responses={code: {"model": ErrorAnswer} for code in (400, 401, 404, 405, 408, 409, 413, 422, 429, 502, 503)},
+        responses={
+            code: {"model": ErrorAnswer} for code in (400, 401, 404, 405, 408, 409, 413, 421, 422, 429, 502, 503)
+        },
     )
     app.add_middleware(
         Gate,
         check={"/v1/": holder_of, "/token": holder_of, _WEBHOOK: signed},
         limit=settings.max_body,
         larger={_WEBHOOK: _WEBHOOK_BODY},
+        headers={
+            "Content-Security-Policy": f"frame-ancestors {settings.frame_ancestors}",
+            "X-Content-Type-Options": "nosniff",
+        },
+        hosts=None if keys else [name.strip().lower() for name in settings.hosts.split(",")],
+        anywhere=(_WEBHOOK,),  # asks for a signature instead
     )
     if settings.cors:
         origins = [origin.strip() for origin in settings.cors.split(",")]
@@ -236,6 +247,10 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     whose = Depends(client_of)  # see `Session.client`
 
+    def limit_of(client: str, holder: str) -> int:
+        free = holder in settings.admission.tenants or client in _LOOPBACK
+        return 0 if free else settings.sessions_per_client
+
     def check_character(slug: str) -> str:
         if slug not in manager.characters:
             known = list(manager.characters)
@@ -270,11 +285,14 @@ def create_api(manager: SessionManager) -> FastAPI:
         await manager.remember()  # before the user is told of the session
         return session
 
+    def ticket(session: Session, name: str, metadata: str = "", attributes: dict[str, str] | None = None) -> str:
+        seconds = settings.join_s + 60  # whoever comes later asks again
+        return user_token(settings.livekit, session.room, session.identity, name, metadata, attributes, seconds=seconds)
+
     def view(session: Session) -> SessionView:
         may_join = session.state in (State.READY, State.RUNNING)
         position = manager.sessions.position(session) or None
         wait = manager.sessions.estimated_wait(session) if position else None
-        access = settings.livekit
         failure = session.failure
         return SessionView(
             id=session.id,
@@ -283,8 +301,8 @@ def create_api(manager: SessionManager) -> FastAPI:
             position=position,
             estimated_wait_s=round(wait, 1) if wait is not None and math.isfinite(wait) else None,
             room_name=session.room,
-            server_url=access.browser_url if may_join else None,
-            participant_token=user_token(access, session.room, session.identity, session.name) if may_join else None,
+            server_url=settings.livekit.browser_url if may_join else None,
+            participant_token=ticket(session, session.name) if may_join else None,
             error=ErrorView(code=failure.code, message=failure.message) if failure else None,
         )
 
@@ -329,7 +347,8 @@ def create_api(manager: SessionManager) -> FastAPI:
     async def create_session(request: NewSession, holder: str = tenant, client: str = whose) -> SessionView:
         """Ask for a session. READY: join the room within a minute. NOT_READY: queued; ask again once a second or so."""
         character = check_character(request.character)
-        return view(await admit(character, request.participant_name, tenant=holder, client=client))
+        name, most = request.participant_name, limit_of(client, holder)
+        return view(await admit(character, name, tenant=holder, client=client, most=most))
 
     @app.get("/v1/sessions/{session_id}")
     async def get_session(session_id: str, holder: str = tenant) -> SessionView:
@@ -367,17 +386,11 @@ def create_api(manager: SessionManager) -> FastAPI:
             identity=request.participant_identity,
             tenant=holder,
             client=client,
+            most=limit_of(client, holder),
             waits_in_room=True,
         )
-        granted = user_token(
-            settings.livekit,
-            session.room,
-            session.identity,
-            request.participant_name,
-            request.participant_metadata,
-            request.participant_attributes,
-        )
-        return TokenAnswer(server_url=settings.livekit.browser_url, participant_token=granted)
+        about = request.participant_name, request.participant_metadata, request.participant_attributes
+        return TokenAnswer(server_url=settings.livekit.browser_url, participant_token=ticket(session, *about))
 
     @app.post(_WEBHOOK)
     async def webhook(request: Request) -> dict[str, str]:
@@ -386,6 +399,7 @@ def create_api(manager: SessionManager) -> FastAPI:
             event = verifier.receive(await request.body(), request.headers.get("authorization"))
         except WebhookRejected as rejected:
             raise ApiError(rejected.status, rejected.code, str(rejected)) from None
+        manager.entered(event.room.name)
         who = event.participant.identity
         if who and who != CHARACTER:
             if event.event == "participant_joined":

@@ -1,12 +1,14 @@
-"""Middleware before the API: reads a body only after its key, and limits bodies in bytes, seconds and number."""
+"""Middleware before the API: knows the names that the server is called by, tells browsers what they may not do with an
+answer, reads a body only after its key, and limits bodies in bytes, seconds and number."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import ipaddress
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 
 Message = MutableMapping[str, Any]
@@ -36,6 +38,9 @@ class Gate:
             `ApiError`. The body of a request to any other path is not read.
         limit: the most bytes of a body.
         larger: another limit, by path.
+        headers: of every answer.
+        hosts: names in the header Host that are answered, besides addresses and "localhost"; None for every name.
+        anywhere: paths that are answered under every name.
         seconds: the longest time in which a body has to arrive.
         at_once: the most bodies that may be arriving at a time.
     """
@@ -47,15 +52,35 @@ class Gate:
         check: Mapping[str, Callable[[Headers], Any]],
         limit: int,
         larger: Mapping[str, int],
+        headers: Mapping[str, str],
+        hosts: Collection[str] | None = None,
+        anywhere: Collection[str] = (),
         seconds: float = 10.0,
         at_once: int = 100,
     ) -> None:
         self._app, self._check, self._limit, self._larger = app, check, limit, larger
+        self._headers, self._hosts, self._anywhere = headers, hosts, anywhere
         self._seconds, self._at_once, self._reading = seconds, at_once, 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(self._headers)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        if self._hosts is None or scope["path"] in self._anywhere or _is_known(headers.get("host", ""), self._hosts):
+            await self._let_in(scope, headers, receive, answer)
+        else:
+            line = "this server does not know itself by that name: set an API key, or name it in the setting hosts"
+            await ApiError(421, "unknown_host", line).answer()(scope, receive, answer)
+
+    async def _let_in(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         length = headers.get("content-length", "")
         if "transfer-encoding" not in headers and length in ("", "0"):
             await self._app(scope, receive, send)
@@ -98,6 +123,16 @@ class Gate:
         finally:
             self._reading -= 1
         return bytes(body)
+
+
+def _is_known(host: str, names: Collection[str]) -> bool:
+    """Whether a header Host holds an address, which no other site can have, or one of the names."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+        return True
+    except ValueError:
+        return name.lower() in ("localhost", *names)
 
 
 class _Again:

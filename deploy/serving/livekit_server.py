@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -29,6 +30,16 @@ THREE_WAYS = (
 _BUILD_SECONDS = 1800.0
 _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
+_LOG_BYTES = 65_536  # the newest words of the server, to tell why it does not start
+# The server's own first moments, in a process that has no threads: Linux kills it when the thread that started it ends.
+# 1 is PR_SET_PDEATHSIG.
+_LAUNCH = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def program_folder() -> Path:
@@ -120,12 +131,18 @@ class LivekitServer:
     def __init__(self, access: LivekitAccess, webhook: str = "") -> None:
         program = require_server()
         self.access = access
-        self._log = tempfile.TemporaryFile(mode="w+b")  # noqa: SIM115  # open as long as the server runs
+        self._said = b""
         # The configuration holds the secret, so it is passed in the environment, which only this user can read.
         environment = os.environ | {"LIVEKIT_CONFIG": server_config(access, webhook)}
         self._process = subprocess.Popen(
-            [str(program)], env=environment, stdout=self._log, stderr=self._log, preexec_fn=_die_with_parent
+            [sys.executable, "-ISc", _LAUNCH, str(os.getpid()), str(program)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,  # Ctrl-C reaches the parent alone
         )
+        self._listener = threading.Thread(target=self._listen, name="livekit-server's log", daemon=True)
+        self._listener.start()
         try:
             self._await_answer()
         except BaseException:
@@ -151,7 +168,7 @@ class LivekitServer:
         if self.running:  # it waits for participants to leave
             self._process.kill()
             self._process.wait()
-        self._log.close()
+        self._listener.join(_STOP_SECONDS)
 
     def _await_answer(self) -> None:
         give_up = time.monotonic() + _START_SECONDS
@@ -163,9 +180,16 @@ class LivekitServer:
             time.sleep(0.05)
         raise UserError(f"{PROGRAM} does not answer at {self.access.url}: {self._last_line()}")
 
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as log:
+            while said := os.read(log.fileno(), _LOG_BYTES):
+                self._said = (self._said + said)[-_LOG_BYTES:]
+
     def _last_line(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        if not self.running:
+            self._listener.join(_STOP_SECONDS)
+        lines = self._said.decode(errors="replace").strip().splitlines()
         return lines[-1][-300:] if lines else "it said nothing"
 
 
@@ -177,12 +201,3 @@ def answers(url: str, timeout: float = 1.0) -> bool:
         return request("http" + url.removeprefix("ws"), timeout=timeout).status_code == 200
     except NO_ANSWER:
         return False
-
-
-def _die_with_parent() -> None:
-    """In the child: Linux kills the server when its parent thread ends. Ctrl-C reaches the parent alone."""
-    os.setpgrp()
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

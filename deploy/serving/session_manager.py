@@ -109,7 +109,9 @@ class SessionManager:
     ) -> None:
         self.settings, self.random_weights = settings, random_weights
         self.characters: dict[str, LoadedCharacter] = {c.slug: c for c in list_characters()}
-        self.sessions = Sessions(settings.admission, settings.grace_s, settings.join_s, settings.poll_s, clock)
+        self.sessions = Sessions(
+            settings.admission, settings.grace_s, settings.join_s, settings.poll_s, clock, settings.max_session_s
+        )
         self.replicas = Replicas()
         self.live = Live()
         self._clock, self._metrics = clock, metrics
@@ -210,6 +212,12 @@ class SessionManager:
         """A session was not let in, for the reason that the API gives."""
         if self._metrics is not None:
             self._metrics.refused(code)
+
+    def entered(self, room: str) -> None:
+        """Something happened in a room: one of a session that is over is closed, as a token outlives its session."""
+        session = self.sessions.of_room(room)
+        if session is not None and session.over and not session.seated:
+            self._spawn(self._close_room(room))
 
     async def open_room(self, session: Session) -> None:
         """Create the session's room, so that it is known to be there.
@@ -363,9 +371,15 @@ class SessionManager:
     async def _reconcile(self) -> None:
         """Webhooks can be lost, with a server that dies or one that was never told of us: ask who is in the rooms."""
         open_ones = {s.room: s for s in self.sessions.all() if s.state in (State.READY, State.RUNNING)}
-        if not open_ones:
+        ended = [s.room for s in self.sessions.all() if s.over and not s.seated]
+        if not open_ones and not ended:
             return
         try:
+            if ended:
+                async with asyncio.timeout(_LIVEKIT_SECONDS):
+                    again = await self._livekit().room.list_rooms(api.ListRoomsRequest(names=ended))
+                for reopened in again.rooms:
+                    await self._close_room(reopened.name)
             async with asyncio.timeout(_LIVEKIT_SECONDS):
                 for room, session in open_ones.items():
                     found = await self._livekit().room.list_participants(api.ListParticipantsRequest(room=room))

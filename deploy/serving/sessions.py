@@ -2,6 +2,7 @@
 
     NOT_READY --a pipeline is free--> READY --the user joins--> RUNNING --the user has left--> COMPLETED
         `------------ cancelled, or not asked after ------------> CANCELLED
+    RUNNING --it has lasted long enough--> COMPLETED
     RUNNING --the pipeline failed--> FAILED
     RUNNING --its pipeline is gone--> NOT_READY, ahead of everybody else
 
@@ -25,6 +26,7 @@ from deploy.planning.waiting import AdmissionConfig
 
 _KEPT_SECONDS = 600.0  # a session that is over can still be asked after for so long
 _KEPT = 1000
+_AGAIN_SECONDS = 10
 ROOMS = "characters-"  # rooms whose names begin otherwise are not ours
 
 
@@ -60,7 +62,7 @@ class RoomTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a session failed or was cancelled: a stable code, and a line for people."""
+    """Why a session failed, was cancelled or reached its limit: a stable code, and a line for people."""
 
     code: str
     message: str
@@ -144,12 +146,20 @@ class Sessions:
         admission: who may come in and who may wait.
         grace, join, poll: see `Settings.grace_s`, `join_s` and `poll_s`.
         clock: seconds.
+        longest: see `Settings.max_session_s`.
     """
 
     def __init__(
-        self, admission: AdmissionConfig, grace: float, join: float, poll: float, clock: Callable[[], float]
+        self,
+        admission: AdmissionConfig,
+        grace: float,
+        join: float,
+        poll: float,
+        clock: Callable[[], float],
+        longest: float = 0.0,
     ) -> None:
         self._grace, self._join, self._poll, self._clock = grace, join, poll, clock
+        self._longest = longest or math.inf
         self._seats = Seats()
         self._admission = Admission(self._seats, admission, clock)
         self._sessions: dict[str, Session] = {}
@@ -177,6 +187,7 @@ class Sessions:
         identity: str = "",
         tenant: str = "",
         client: str = "",
+        most: int = 0,
         waits_in_room: bool = False,
     ) -> Session:
         """A new session, ready or queued; for a room that the same user has already, that session.
@@ -184,9 +195,11 @@ class Sessions:
         Args:
             character, name, identity, tenant, client, waits_in_room: see `Session`.
             room: see `Session.wanted`. Two clients may call two rooms by the same name.
+            most: sessions that the client may have running and waiting; 0 = any number.
 
         Raises:
-            NotAdmitted: too many wait, the tenant has as many sessions as it may have, or none can run here.
+            NotAdmitted: too many wait, the tenant or the client has as many sessions as it may have, or none can run
+                here.
             RoomTaken: the client's room is in use by another identity, or for another character.
         """
         now = self._clock()
@@ -195,6 +208,9 @@ class Sessions:
                 raise RoomTaken
             known.asked = now
             return known
+        if most and sum(s.client == client and not s.over for s in self._sessions.values()) >= most:
+            message = f"you have {most} conversation(s) already, and may have no more at a time"
+            raise NotAdmitted(Refused("", "quota", message, _AGAIN_SECONDS))
         self._let_in(self._admission.call())
         key = secrets.token_urlsafe(12)
         decision = self._admission.ask(key, "", tenant)
@@ -330,6 +346,9 @@ class Sessions:
                 lapse = self._join if session.waits_in_room else self._poll
                 if not session.present and now - session.asked > lapse:
                     actions += self._end(session, State.CANCELLED, Failure("left_queue", "nobody asked any more"))
+            elif session.state is State.RUNNING and now - (session.started or now) > self._longest:
+                failure = Failure("time_limit", f"a conversation may last {self._longest:g} s here")
+                actions += self._end(session, State.COMPLETED, failure)
             elif session.until is not None and now > session.until:
                 if session.state is State.READY:
                     failure = Failure("not_joined", "nobody joined the room in time")
@@ -362,7 +381,8 @@ class Sessions:
         return [self._run(s) for s in list(self._sessions.values()) if s.state is State.READY and s.present]
 
     def _run(self, session: Session) -> Action:
-        session.state, session.until, session.started = State.RUNNING, None, self._clock()
+        session.state, session.until = State.RUNNING, None
+        session.started = self._clock() if session.started is None else session.started  # before a move, too
         return Action("start", session)
 
     def _end(self, session: Session, state: State, failure: Failure | None = None) -> list[Action]:

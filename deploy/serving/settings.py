@@ -55,10 +55,17 @@ class Settings:
         grace_s: seconds that the character stays after the last user has left.
         join_s: seconds that a ready session waits for its user.
         poll_s: seconds after which a queued user who has not asked again has gone.
+        sessions_per_client: sessions that one client may have running and waiting; 0 = any number. A client is the
+            holder of a key that has a name, or else an address. Not for names below `tenants` of the admission, which
+            have their own numbers, and not for loopback: that is you, or a proxy that does not say for whom it asks.
+        max_session_s: seconds after which a conversation ends; 0 = never.
         http_port: port that Serve listens on; LiveKit's webhooks go there.
         livekit_port: port of the application's own LiveKit server; 0 = 7880, or the next one that is free.
         seed: seed of the noise and of the idle motion.
         cors: comma-separated origins that may call the API from a browser; none by default.
+        frame_ancestors: sites that may show the page in a frame, as in the header Content-Security-Policy.
+        hosts: comma-separated names by which the server may be called if it has no API key, besides addresses and
+            "localhost": another site whose name is made to point here gets no answer.
         max_body: bytes that a request's body may have.
         api_key: asked for by the API if not empty. From CHARACTERS_API_KEY.
         tenant_keys: API keys by the name of who holds them, see `AdmissionConfig.tenants`. From CHARACTERS_API_KEYS,
@@ -73,10 +80,14 @@ class Settings:
     grace_s: float = 20.0
     join_s: float = 60.0
     poll_s: float = 30.0
+    sessions_per_client: int = 4
+    max_session_s: float = 0.0
     http_port: int = HTTP_PORT
     livekit_port: int = 0
     seed: int = 0
     cors: str = ""
+    frame_ancestors: str = "'self'"
+    hosts: str = ""
     max_body: int = 65_536
     api_key: str = field(default="", repr=False)
     tenant_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -86,6 +97,10 @@ class Settings:
             raise UserError("pipelines must be at least 1")
         if min(self.grace_s, self.join_s, self.poll_s) <= 0 or self.max_body < 1024:
             raise UserError("grace_s, join_s and poll_s must be positive, max_body at least 1024")
+        if not self.frame_ancestors.isprintable() or set(self.frame_ancestors) & set(";,"):
+            raise UserError("frame_ancestors is a list of sites, separated by spaces, or 'none'")
+        if min(self.sessions_per_client, self.max_session_s) < 0:
+            raise UserError("sessions_per_client and max_session_s must not be negative")
         if not 0 < self.http_port < 65536 or not 0 <= self.livekit_port < 65535:
             raise UserError("http_port and livekit_port must be ports")
 

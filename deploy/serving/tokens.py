@@ -9,7 +9,6 @@ from livekit import api
 from deploy.serving.settings import LivekitAccess
 
 CHARACTER = "character"  # identity of the character in every room
-_USER_TTL = datetime.timedelta(minutes=15)  # to join; the connection may last longer
 _CHARACTER_TTL = datetime.timedelta(days=7)  # its process may have to join again at any time
 # The user, the character, and one more: a client that reconnects may be in the room twice for a moment.
 _PARTICIPANTS = 3
@@ -32,8 +31,12 @@ def user_token(
     name: str = "",
     metadata: str = "",
     attributes: dict[str, str] | None = None,
+    seconds: float = 120.0,
 ) -> str:
-    """A user's token for one room, as JWT. The user may speak, show a camera (nobody watches), type, see and hear."""
+    """A user's token for one room, as JWT. The user may speak, show a camera (nobody watches), type, see and hear.
+
+    It must be used within `seconds`; the connection may last longer.
+    """
     grants = api.VideoGrants(
         room_join=True,
         room=room,
@@ -44,7 +47,7 @@ def user_token(
     )
     token = api.AccessToken(access.key, access.secret).with_identity(identity).with_name(name).with_grants(grants)
     token = token.with_metadata(metadata).with_attributes(attributes or {})
-    return token.with_room_config(room_configuration(room)).with_ttl(_USER_TTL).to_jwt()
+    return token.with_room_config(room_configuration(room)).with_ttl(datetime.timedelta(seconds=seconds)).to_jwt()
 
 
 def character_token(access: LivekitAccess, room: str, slug: str, name: str) -> str:

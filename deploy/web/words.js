@@ -23,6 +23,8 @@ const SAID = {
     "A firewall may be blocking the media server. Try another network.", "retry",
   ],
   queue_full: ["Everyone is busy and the queue is full.", "Please try again in a little while.", "retry"],
+  quota: ["You have as many conversations as you may have.", "End one of them, then try again.", "retry"],
+  time_limit: ["The time is up.", "Conversations have a longest length here. You may begin another one.", "retry"],
   unauthorised: ["This server asks for a key.", "Open the page with the full address that you were given."],
   unknown_character: ["This character is no longer here.", "Choose another one."],
   unknown_session: ["The conversation is over.", "You were away for too long."],

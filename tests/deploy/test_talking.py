@@ -95,7 +95,8 @@ def test_a_spoken_question_gets_a_spoken_answer_from_the_chosen_face(
 
 def folders() -> set[Path]:
     """Where sessions' processes meet."""
-    return set(Path(tempfile.gettempdir()).glob("characters-*"))
+    own, ups = Path(tempfile.gettempdir()), ".characters-up-*/"  # `characters up` has a folder for them
+    return {*own.glob("characters-*"), *own.glob(f"{ups}characters-*")}
 
 
 def test_a_reconnecting_user_finds_the_same_character_and_leaving_ends_it(application: Application) -> None:
@@ -245,7 +246,7 @@ def test_wrong_tokens_open_no_room(application: Application) -> None:
 def test_twelve_hundred_sockets_that_send_nothing_close_the_door_to_nobody(application: Application) -> None:
     where = urllib.parse.urlsplit(application.address)
     before = processes("ray::ServeReplica:default:Ingress")
-    head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    head = b"POST /v1/sessions HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     with contextlib.ExitStack() as stack:
         for _ in range(1200):
             client = stack.enter_context(socket.create_connection((where.hostname, where.port), timeout=10))

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import resource
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -108,6 +110,20 @@ def test_giant_images_are_refused_from_their_header(tmp_path: Path, size: tuple[
     with pytest.raises(UserError, match="too large"):
         load_portrait(tmp_path / "p.png", 272, 176)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kB
+
+
+@pytest.mark.parametrize("mode", ["I;16", "F", "RGBA"])
+def test_a_large_picture_in_a_small_file_takes_little_memory(tmp_path: Path, mode: str) -> None:
+    Image.new(mode, (6000, 9000)).save(tmp_path / "p.tiff", compression="tiff_adobe_deflate")
+    assert (tmp_path / "p.tiff").stat().st_size < 2_000_000
+    code = (
+        "import resource, sys; from characters.media.portrait import load_portrait\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "load_portrait(sys.argv[1], 272, 176)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "p.tiff")], capture_output=True, check=True)
+    assert int(done.stdout) < 700_000  # kB
 
 
 @pytest.mark.parametrize("form", ["png", "jpg", "webp"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from characters.cli.main import main
 from characters.errors import UserError
+from deploy.cli.up import temporary_folder
 
 
 def run(*arguments: str) -> int:
@@ -77,6 +81,16 @@ def test_noise_is_served_only_if_the_profile_says_so(
         build({"profile": str(profile)})
     profile.write_text("model: wan-1.3b\nrandom_weights: true\n")
     assert build({"profile": str(profile)}) is not None
+
+
+def test_what_the_processes_leave_in_the_temporary_folder_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    code = "import multiprocessing.util as u; print(u.get_temp_dir(), flush=True); import os; os._exit(0)"
+    with temporary_folder() as folder:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        left = Path(done.stdout.strip())
+        assert left.is_dir() and left.parent == folder and left.name.startswith("pymp-")
+    assert not folder.exists() and "TMPDIR" not in os.environ
 
 
 def test_install_without_go_names_the_three_ways(

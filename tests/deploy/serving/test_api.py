@@ -93,7 +93,7 @@ def open_api() -> Iterator[Open]:
     def make(pipelines: int = 1, **settings: Any) -> tuple[TestClient, FakeManager, FakePipelines]:
         fake = FakePipelines(pipelines)
         manager = FakeManager(Settings(ACCESS, **settings), fake, (64, 48), Records("test", store))
-        client = TestClient(create_api(manager))
+        client = TestClient(create_api(manager), base_url="http://localhost")
         client.__enter__()
         clients.append(client)
         return client, manager, fake
@@ -395,6 +395,84 @@ def test_rooms_of_other_applications_are_neither_opened_nor_deleted() -> None:
     assert server.rooms == {"boardroom"}
 
 
+def test_one_client_does_not_take_every_place(open_api: Open) -> None:
+    terms = AdmissionConfig(tenants={"gold": Tenant()})
+    client, manager, _ = open_api(admission=terms, tenant_keys={"ann": "a", "gold": "g"}, api_key="k")
+
+    def ask(key: str, host: str, path: str = "/v1/sessions") -> Any:
+        there = TestClient(client.app, base_url=str(client.base_url), client=(host, 50000))
+        return there.post(path, json={"character": "bao"} if path != "/token" else {}, headers={"x-api-key": key})
+
+    for i in range(4):
+        assert ask("k", "192.0.2.1").status_code == ask("a", f"192.0.2.{i}", "/token").status_code == 201
+    for refused in (ask("k", "192.0.2.1"), ask("k", "192.0.2.1", "/token"), ask("a", "192.0.2.9")):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "quota")
+        assert int(refused.headers["retry-after"]) > 0
+    assert ask("k", "192.0.2.2").status_code == 201, "the same key elsewhere, as it has no name"
+    for _ in range(5):
+        assert ask("g", "192.0.2.1").status_code == ask("k", "127.0.0.1").status_code == 201
+    first = next(s for s in manager.sessions.all() if s.client == "address 192.0.2.1")
+    client.delete(f"/v1/sessions/{first.id}", headers={"x-api-key": "k"})
+    assert ask("k", "192.0.2.1").status_code == 201
+
+
+def test_nobody_talks_on_in_the_room_of_a_session_that_is_over() -> None:
+    server = SharedLivekit()
+    manager = SessionManager(Settings(ACCESS, join_s=30), FakePipelines(), (64, 48), Records("test", FakeStore()))
+    manager._api = server  # type: ignore[assignment]
+    with TestClient(create_api(manager), base_url="http://localhost") as client:
+        session = client.post("/v1/sessions", json={"character": "bao"}).json()
+        granted = claims(session["participant_token"])
+        assert granted["exp"] - time.time() <= 30 + 60
+        token = claims(client.post("/token", json={}).json()["participant_token"])
+        assert token["exp"] - time.time() <= 30 + 60
+        client.delete(f"/v1/sessions/{session['id']}")
+        room = session["room_name"]
+        eventually(lambda: room not in server.rooms)
+        server.rooms.add(room)  # its user comes with the old token
+        post_event(client, room, granted["sub"])
+        eventually(lambda: room not in server.rooms)
+        server.rooms.add(room)  # and again, while no webhook reaches us
+        eventually(lambda: room not in server.rooms, 10)
+
+
+def test_the_api_runs_no_scripts_of_other_sites_and_says_who_may_frame_it(open_api: Open) -> None:
+    client, _, _ = open_api()
+    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
+    assert "/v1/sessions" in client.get("/openapi.json").json()["paths"]
+    large = {"content": b"x" * 100_000}
+    for answer in (client.get("/"), client.get("/static/app.js"), client.get("/no"), client.post("/token", **large)):
+        assert answer.headers["content-security-policy"] == "frame-ancestors 'self'"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    client, _, _ = open_api(frame_ancestors="https://good.example")
+    assert client.get("/").headers["content-security-policy"] == "frame-ancestors https://good.example"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_what_another_site_can_post_without_asking_is_refused(open_api: Open, kind: str) -> None:
+    client, manager, _ = open_api()
+    for path, body in (("/v1/sessions", b'{"character": "bao"}'), ("/token", b"{}")):
+        answer = client.post(path, content=body, headers={"content-type": kind} if kind else {})
+        assert answer.status_code == 422
+    assert not manager.sessions.all()
+
+
+def test_without_a_key_the_server_answers_to_its_own_names_only(open_api: Open) -> None:
+    def status(client: TestClient, host: str, path: str = "/v1/characters") -> int:
+        return client.get(path, headers={"host": host}).status_code
+
+    client, _, _ = open_api(hosts="Me.example, other.example")
+    for host in ("localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000", "192.0.2.7", "me.example:80"):
+        assert status(client, host) == 200, host
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "localhost.evil.example"):
+        assert status(client, host) == status(client, host, "/") == 421, host
+    evil = client.post("/v1/sessions", json={"character": "bao"}, headers={"host": "evil.example"})
+    assert evil.json()["error"]["code"] == "unknown_host"
+    assert client.post("/livekit/webhook", headers={"host": "characters:8000"}).status_code == 401
+    client, _, _ = open_api(api_key="k")
+    assert client.get("/v1/characters", headers={"host": "any.example", "x-api-key": "k"}).status_code == 200
+
+
 def test_noise_is_told(open_api: Open) -> None:
     client, manager, _ = open_api()
     assert client.get("/healthz").json()["random_weights"] is False
@@ -472,7 +550,8 @@ def test_a_livekit_server_that_refuses_is_told_from_one_that_is_gone(status: int
         threading.Thread(target=server.serve_forever, daemon=True).start()
         access = dataclasses.replace(ACCESS, url=f"ws://127.0.0.1:{server.server_port}")
         with TestClient(
-            create_api(SessionManager(Settings(access), FakePipelines(), (64, 48), Records("test", FakeStore())))
+            create_api(SessionManager(Settings(access), FakePipelines(), (64, 48), Records("test", FakeStore()))),
+            base_url="http://localhost",
         ) as client:
             answer = client.post("/v1/sessions", json={"character": "bao"})
         server.shutdown()

@@ -85,7 +85,7 @@ def gated(seconds: float, at_once: int) -> Gate:
         await ApiError(200, "echo", message["body"].decode()).answer()(scope, receive, send)
 
     check = {"/": lambda headers: None}
-    return Gate(echo, check=check, limit=10, larger={}, seconds=seconds, at_once=at_once)
+    return Gate(echo, check=check, limit=10, larger={}, headers={}, seconds=seconds, at_once=at_once)
 
 
 def test_a_body_has_its_time_its_size_and_its_turn() -> None:

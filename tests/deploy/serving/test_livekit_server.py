@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -61,6 +62,29 @@ def test_a_program_that_ends_at_once_is_the_users_error(
     monkeypatch.setattr(livekit_server, "find_server", lambda: program)
     with pytest.raises(UserError, match="ended at once: no room for me"):
         livekit_server.LivekitServer(access)
+
+
+def test_what_the_server_says_is_bounded_and_it_starts_without_code_in_a_fork(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, access: LivekitAccess
+) -> None:
+    program = tmp_path / "livekit-server"
+    program.write_text("#!/bin/sh\nhead -c 3000000 /dev/zero | tr '\\0' x; echo; echo $LIVEKIT_CONFIG; sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(livekit_server, "find_server", lambda: program)
+    monkeypatch.setattr(livekit_server, "answers", lambda url: True)
+    begun, popen = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: begun.append(k) or popen(*a, **k))
+    server = livekit_server.LivekitServer(access)
+    try:
+        give_up = time.monotonic() + 20
+        while not server._last_line().startswith("{") and time.monotonic() < give_up:
+            time.sleep(0.05)
+        assert len(server._said) <= 65_536 and server._last_line().endswith("}")
+        assert "preexec_fn" not in begun[0]
+        assert os.getpgid(server.pid) == server.pid, "Ctrl-C would reach it"
+    finally:
+        server.stop()
+    assert not server.running
 
 
 def test_the_server_starts_answers_and_stops(access: LivekitAccess) -> None:

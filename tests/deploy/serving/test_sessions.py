@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import ANY
 
 import pytest
 
 from deploy.planning.waiting import AdmissionConfig, Tenant
-from deploy.serving.sessions import Action, NotAdmitted, RoomTaken, Session, Sessions, State
+from deploy.serving.sessions import Action, Failure, NotAdmitted, RoomTaken, Session, Sessions, State
 from tests.deploy.clock import Clock
 
 
@@ -175,6 +176,20 @@ def test_a_room_belongs_to_one_user(sessions: Sessions) -> None:
     sessions.cancel(session)
     after = sessions.create("bao", room="lobby", identity="eve")
     assert after is not session and after.room != session.room, "a token of before opens another room"
+
+
+def test_a_conversation_may_have_a_longest_length(clock: Clock) -> None:
+    sessions = Sessions(AdmissionConfig(), 20, 60, 30, clock, longest=300)
+    sessions.capacity = 1
+    session = run(sessions)
+    clock.now += 200
+    sessions.displaced(session)
+    assert session.state is State.RUNNING, "it goes on elsewhere"
+    clock.now += 99
+    assert sessions.tick() == []
+    clock.now += 2
+    assert kinds(sessions.tick()) == [("stop", session)]
+    assert (session.state, session.failure) == (State.COMPLETED, Failure("time_limit", ANY))
 
 
 def test_failures_have_a_code(sessions: Sessions) -> None:
