@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
-from actors.voice.clauses import ClauseSplitter
+from characters.speech.clauses import ClauseSplitter
 from actors.voice.config import VoiceConfig
 from actors.voice.events import (
     Cancelled,
