@@ -155,12 +155,11 @@ def _name(stream: AudioStream) -> str:
 def _first(file: AudioFile) -> Iterator[AudioFrame]:
     """The frames that are looked at."""
     seconds = 0.0
-    with closing(file.frames()) as frames:
-        for frame in frames:
-            yield frame
-            seconds += frame.samples / frame.sample_rate
-            if seconds > SECONDS and not file.codec.startswith("pcm_f"):
-                return
+    for frame in file.frames():
+        yield frame
+        seconds += frame.samples / frame.sample_rate
+        if seconds > SECONDS and not file.codec.startswith("pcm_f"):
+            return
 
 
 def _resample(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:

@@ -50,12 +50,12 @@ class Survey:
 
 def planes(frame: AudioFrame) -> np.ndarray:
     """float32 [channels, n] of a frame in any format; integers come out in [-1, 1)."""
-    samples = frame.to_ndarray()
+    samples: np.ndarray = frame.to_ndarray()
     if not frame.format.is_planar:
         samples = samples.reshape(-1, len(frame.layout.channels)).T
     if samples.dtype == np.uint8:
         return (samples.astype(np.float32) - 128) / 128
-    scale = 1.0 if samples.dtype.kind == "f" else float(np.iinfo(samples.dtype).max) + 1
+    scale = 1.0 if samples.dtype.kind == "f" else 2.0 ** (8 * samples.dtype.itemsize - 1)
     return samples.astype(np.float32) / np.float32(scale)
 
 
