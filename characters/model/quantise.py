@@ -14,7 +14,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from characters.model.dit import Block, DiT, takes
+from characters.model.block import Block, takes
+from characters.model.dit import DiT
 from kernels.fp8 import FP8_MAX, TINY, Precision, Quantised, quantise
 from kernels.linear import linear_fp8
 

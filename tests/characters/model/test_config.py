@@ -50,7 +50,7 @@ def test_wan_parameter_names():
         ({"dit": {"prediction": "noise"}}, "x0 or velocity"),
         ({"dit": {"rope_theta": [1.0]}}, "three numbers"),
         ({"sampler": {"steps": [0.5, 1.0]}}, "must start at 1.0"),
-        ({"sampler": {"commit": "never"}}, "reuse or clean"),
+        ({"sampler": {"commit": "never"}}, "reuse, clean or level"),
         ({"sampler": {"context_noise": 1.0}}, "context_noise"),
     ],
 )
