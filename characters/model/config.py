@@ -146,11 +146,19 @@ class S2vConfig:
         injected: blocks after which sound enters, frame by frame. Text is then the only other condition.
         speech: sizes of what turns the ear's states into tokens.
         distance: latent frames that the reference stays ahead of the current chunk.
+        fps: frames of video a second.
+        ear: sizes of its wav2vec 2.0.
+        heard: seconds of sound that the ear hears, the chunk's own at their end.
     """
 
     injected: list[int] = field(default_factory=list)
     speech: SpeechTokensConfig = field(default_factory=SpeechTokensConfig)
     distance: int = 30
+    fps: int = 25
+    ear: Wav2Vec2Config = field(
+        default_factory=lambda: Wav2Vec2Config(dim=1024, ffn_dim=4096, heads=16, layers=24, stable=True)
+    )
+    heard: float = 8.0
 
 
 @dataclass
@@ -303,6 +311,15 @@ def check(config: ModelConfig, where: str) -> None:
     require(config.sampler.source in ("noise", "reference"), "sampler.source must be noise or reference")
     require(config.sampler.noise in ("kept", "fresh"), "sampler.noise must be kept or fresh")
     require(len(config.sampler.timesteps) in (0, len(steps)), "sampler.timesteps must be as many as sampler.steps")
+    require(config.chunk > 0 and (config.chunk == 1 or config.s2v is not None), "chunk is 1 without s2v")
+    if (s2v := config.s2v) is not None:
+        require(dit.text_dim > 0 and dit.audio_dim == 0, "a model with s2v takes text, and hears through s2v.ear")
+        require(all(0 <= layer < dit.num_layers for layer in s2v.injected), "s2v.injected must be blocks of the dit")
+        require(
+            (s2v.speech.layers, s2v.speech.dim) == (s2v.ear.layers + 1, s2v.ear.dim),
+            "s2v.speech must take what s2v.ear gives: its layers and its input",
+        )
+        require(config.window is None and config.sink == 1, "s2v is for models with a ring, and a sink of 1")
     if (window := config.window) is not None:
         require(window.frames > window.history_latents > 0, "window.frames must be more than window.history fills")
         require(window.history % 4 == 1, "window.history must be 1, 5, 9, ... frames")

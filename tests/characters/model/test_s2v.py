@@ -12,6 +12,7 @@ from characters.model.rope import Rope3D
 from characters.model.s2v_names import original_s2v_name
 from characters.model.sampler import Sampler
 from characters.model.speech_tokens import SpeechTokens, SpeechTokensConfig
+from characters.model.wav2vec2 import Wav2Vec2Config
 from tests.characters.model.s2v_double import Double
 
 DIM, TEXT = 48, 20
@@ -21,7 +22,7 @@ CONFIG = ModelConfig(
     height=128, width=128, latent_channels=16, latent_stride=8, ring=2, chunk=3,
     dit=DiTConfig(dim=DIM, ffn_dim=64, num_heads=2, num_layers=3, text_dim=TEXT),
     sampler=SamplerConfig(steps=STEPS, commit="level"),
-    s2v=S2vConfig(injected=[0, 2], speech=SPEECH),
+    s2v=S2vConfig(injected=[0, 2], speech=SPEECH, ear=Wav2Vec2Config(dim=10, layers=2)),
 )  # fmt: skip
 
 
