@@ -237,15 +237,20 @@ class ModelConfig:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """(rows, columns) of DiT tokens in a chunk."""
+        """(rows, columns) of DiT tokens in a latent frame."""
         h, w = self.latent_size
         return h // self.dit.patch, w // self.dit.patch
 
     @property
     def tokens(self) -> int:
-        """DiT tokens in a chunk."""
+        """DiT tokens in a chunk, or in a window."""
         rows, columns = self.grid
-        return rows * columns
+        return self.frames * rows * columns
+
+    @property
+    def rings(self) -> int:
+        """Caches of a session: one, or one for each pass."""
+        return len(self.sampler.steps) if self.sampler.commit == "level" else 1
 
 
 def load_model_config(name: str) -> ModelConfig:
