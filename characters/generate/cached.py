@@ -19,11 +19,10 @@ from characters.generate.injected_sound import InjectedSound
 from characters.generate.motion import LIVE_SWAY, IdleMotion
 from characters.generate.networks import Networks
 from characters.model.calibrate import CHUNKS, calibrate
-from characters.model.framepack import PIXEL_FRAMES, portrait_sink
+from characters.model.framepack import PIXEL_FRAMES
 from characters.model.graph import Graph
 from characters.model.plan import ParallelPlan, Shard, shards
 from characters.model.quantise import needs_calibration
-from characters.model.rope import Rope3D
 from characters.model.sampler import Sampler
 from kernels.comm.exchange import Exchange, LocalExchange
 
@@ -210,32 +209,31 @@ class CachedGenerator:
         still = self._still()
         if needs_calibration(dit):
             counts = (dit.config.sink + CHUNKS, dit.config.tokens, dit.config.dit.dim)
-            self._hand_on(calibrate(dit, reference, still, still, hidden=self._from_before(counts)))
+            before, sound = self._from_before(counts), self._noise_heard()
+            self._hand_on(calibrate(dit, reference, still, still, hidden=before, clip=self._clip, sound=sound))
         exchange, *others = self._exchanges.values()
-        s2v, sink = networks.config.s2v, None
-        if s2v is not None:
-            rope = Rope3D(dit.head_dim, dit.config.grid, dit.config.dit.rope_theta)
-            sink = portrait_sink(rope, dit.config.grid, s2v.distance)
-        sampler = Sampler(dit, reference, seed=self._seed, capture=True, exchange=exchange, sink=sink)
+        sampler = Sampler(dit, reference, seed=self._seed, capture=True, exchange=exchange)
         told = None
         if not networks.config.dit.audio_dim:
             sampler.tell(still)
         else:
             told = still
         rows = (dit.config.sink, self._shard.rows, dit.config.dit.dim)
-        if s2v is not None:
-            assert self._clip is not None
-            sampler.prefill(still, dit.embed_portrait(reference, self._clip, sampler.cache)[None])
-        else:
-            self._hand_on(sampler.prefill(still, self._from_before(rows)))
+        self._hand_on(sampler.prefill(still, self._from_before(rows), self._clip))
         if networks.device.type == "cuda":
             if networks.config.dit.audio_dim and self._shard.stage == 0:
                 window = reference.new_zeros(1, WINDOW_FRAMES, MEL_BINS)
                 self._condition(window, reference.new_zeros(1, FRAMES_PER_CHUNK, len(MOTION_CHANNELS)))
             stream = None if self._shard.stage == 0 else reference.new_zeros(rows[1:])
             for sampler.exchange in (*others, exchange):
-                sampler.warm(told, stream)
+                sampler.warm(told, stream, self._noise_heard())
         self._sampler = sampler
+
+    def _noise_heard(self) -> tuple[Tensor, Tensor] | None:
+        """What a model with s2v makes of noise."""
+        if self._sound is None:
+            return None
+        return self._sound.listen(torch.randn(self.hearing.shape, generator=torch.Generator().manual_seed(0)))
 
     def _still(self) -> Tensor:
         """[1, conditions, dim], conditions of the reference image."""

@@ -23,6 +23,8 @@ def calibrate(
     seed: int = 0,
     chunks: int = CHUNKS,
     hidden: Tensor | None = None,
+    clip: Tensor | None = None,
+    sound: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Run a quantised DiT on a few chunks and set its static scales.
 
@@ -37,6 +39,8 @@ def calibrate(
         seed: of the noise.
         chunks: how many, not counting the reference's.
         hidden: [1 + chunks, ...], what the part before returned; for all parts of a pipeline but the first.
+        clip: see `Sampler.prefill`.
+        sound: see `Sampler.sample`; of all chunks.
 
     Returns:
         [1 + chunks, ...], what the next part's `calibrate` takes.
@@ -46,14 +50,14 @@ def calibrate(
     layers = fp8_layers(dit)
     for layer in layers.values():
         layer.observe()
-    made = [sampler.prefill(still, None if hidden is None else hidden[:1])]
+    made = [sampler.prefill(still, None if hidden is None else hidden[:1], clip)]
     for chunk in range(chunks):
         told = tokens if tokens.dim() == 3 else tokens[chunk]
         given = None if hidden is None else hidden[1 + chunk].clone()
-        made.append(sampler.sample(told, given)[None].clone())
+        made.append(sampler.sample(told, given, sound)[None].clone())
     for layer in layers.values():
         if layer.static:
             layer.set_peak(layer.peak)
         layer.peak = None
-    set_head_peaks(dit, sampler.cache.peaks)
+    set_head_peaks(dit, sampler.peaks)
     return torch.cat(made if dit.head is None else made[1:])

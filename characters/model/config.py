@@ -248,6 +248,11 @@ class ModelConfig:
         return self.frames * rows * columns
 
     @property
+    def passes(self) -> int:
+        """Passes of the DiT over a chunk."""
+        return len(self.sampler.steps) + (self.sampler.commit == "clean")
+
+    @property
     def rings(self) -> int:
         """Caches of a session: one, or one for each pass."""
         return len(self.sampler.steps) if self.sampler.commit == "level" else 1

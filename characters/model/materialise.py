@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from characters.errors import UserError
 from characters.model.config import ModelConfig
 from characters.model.dit import DiT
-from characters.model.quantise import Mode, quantise_block
+from characters.model.quantise import Mode, quantise_block, quantise_cross_attention
 from characters.model.s2v_names import original_s2v_name
 
 M = TypeVar("M", bound=nn.Module)
@@ -135,7 +135,7 @@ def build_dit(
         config: a checked model config.
         source: of the weights; its device and dtype are the model's.
         layers: half-open range of blocks; default: all.
-        fp8: quantise the blocks, with static or dynamic scales; default: don't.
+        fp8: quantise the blocks and injectors, with static or dynamic scales; default: don't.
         progress: called with the number of blocks done and of all.
 
     Raises:
@@ -150,6 +150,8 @@ def build_dit(
         _fill(block, f"blocks.{number}.", [name for name, _ in block.named_parameters()], source)
         if fp8 is not None:
             quantise_block(block, fp8)
+            if number in dit.injectors:
+                quantise_cross_attention(dit.injectors[number].attention, fp8)
     progress(len(dit.blocks), len(dit.blocks))
     return dit.eval().requires_grad_(False)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from characters.model.block import Conditions
 from characters.model.config import SamplerConfig
 from characters.model.dit import DiT, Modulation
+from characters.model.framepack import portrait_sink
 from characters.model.graph import Graph
 from characters.model.injector import Heard
 from characters.model.kv_cache import KVCache
@@ -42,7 +43,6 @@ class Sampler:
         exchange: joins the ranks of a sequence group; default: a group of one.
         observe: see `KVCache`; the cache then stays in the model's dtype.
         ring: chunks in the ring; default: the model's.
-        sink: of the caches; default: a chunk, the portrait's.
     """
 
     def __init__(
@@ -56,7 +56,6 @@ class Sampler:
         exchange: Exchange | None = None,
         observe: bool = False,
         ring: int | None = None,
-        sink: Sink | None = None,
     ) -> None:
         self.config = config or dit.config.sampler
         self._dit = dit
@@ -64,13 +63,14 @@ class Sampler:
         batch, device = len(reference), reference.device
         scales = None if observe else head_scales(dit)
         rope, ring = Rope3D(dit.head_dim, dit.config.grid, dit.config.dit.rope_theta), ring or dit.config.ring
+        s2v = dit.config.s2v
         cache = functools.partial(
             KVCache,
             layers=len(dit.blocks),
             batch=batch,
             heads=dit.config.dit.num_heads,
             head_dim=dit.head_dim,
-            sink=sink or Sink.chunk(rope, ring),
+            sink=Sink.chunk(rope, ring) if s2v is None else portrait_sink(rope, dit.config.grid, s2v.distance),
             ring=ring,
             rope=rope,
             dtype=reference.dtype if scales is None else FP8,
@@ -110,6 +110,12 @@ class Sampler:
         for cache in self._caches:
             cache.exchange = exchange
 
+    @property
+    def peaks(self) -> Tensor | None:
+        """The largest magnitudes of q, k and v in all caches, float32 [layers, 3, heads], if they are observed."""
+        found = [cache.peaks for cache in self._caches if cache.peaks is not None]
+        return torch.stack(found).amax(0) if found else None
+
     @torch.inference_mode()
     def tell(self, tokens: Tensor) -> None:
         """Set conditions that stay from chunk to chunk, such as a text; `sample` then needs no tokens.
@@ -126,13 +132,13 @@ class Sampler:
             kept.v.copy_(new.v)
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, hidden: Tensor | None = None) -> Tensor:
+    def prefill(self, tokens: Tensor, hidden: Tensor | None = None, clip: Tensor | None = None) -> Tensor:
         """Fill the caches from the reference image.
 
         Args:
             tokens: [batch, conditions, dim], conditions of the reference pass (`Conditioning.reference`).
-            hidden: [1, rows, dim], what the part before returned, for all parts of a pipeline but the first; or, for
-                the first, `DiT.embed_portrait` of a sink that is no chunk.
+            hidden: [1, rows, dim], what the part before returned; for all parts of a pipeline but the first.
+            clip: [19, channels, h, w], latents of the portrait held still, for models that pack it.
 
         Returns:
             What the next part's `prefill` takes.
@@ -141,10 +147,12 @@ class Sampler:
         cache.prefill()
         cache.begin()
         cache.prepare()
-        if hidden is None:
-            stream = dit.embed(self._reference, cache, previous=self._reference, reference=self._reference)
-        else:
+        if hidden is not None:
             stream = hidden[0].clone()
+        elif clip is not None:
+            stream = dit.embed_portrait(self._reference, clip, cache)
+        else:
+            stream = dit.embed(self._reference, cache, previous=self._reference, reference=self._reference)
         made = dit.run(stream, self._clean, dit.condition(tokens), cache).sum()
         cache.seal()
         for other in self._caches[:-1]:

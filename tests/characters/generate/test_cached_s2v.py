@@ -90,3 +90,16 @@ def test_the_last_frames_of_the_window_are_those_of_the_chunk(networks) -> None:
     frames = [2 * frame for frame in range(len(heard) // 640)][-12:]
     expected = networks.speech(states[..., frames])
     assert spoken.shape == (3, 5, 48) and torch.equal(spoken, expected[0]) and torch.equal(whole, expected[1])
+
+
+def test_in_fp8_the_latents_are_near_those_of_float32(networks, portrait) -> None:
+    rounded = load_networks(CONFIG, "cpu", dtype=torch.float32, precision="fp8", random_weights=True)
+    made = []
+    for loaded in (networks, rounded):
+        generator = CachedGenerator(loaded)
+        generator.start(portrait, seed=3)
+        sounds = torch.randn(4, *generator.hearing.shape, generator=torch.Generator().manual_seed(5))
+        made.append(torch.stack([generator.generate(sound).clone() for sound in sounds]))
+    exact, near = made
+    errors = [float((a - b).norm() / a.norm()) for a, b in zip(exact, near, strict=True)]
+    assert max(errors) < 0.1, errors

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from characters.model.calibrate import CHUNKS, calibrate
 from characters.model.config import DiTConfig, ModelConfig, S2vConfig, SamplerConfig
-from characters.model.framepack import portrait_sink
 from characters.model.materialise import RandomWeights, build_dit
 from characters.model.plan import ParallelPlan, shards
-from characters.model.rope import Rope3D
 from characters.model.sampler import Sampler
 from kernels.comm.exchange import CollectiveExchange, LocalExchange
 from kernels.comm.group import open_group
@@ -53,10 +51,9 @@ def roll_s2v(plan: ParallelPlan, rank: int, groups: dict[tuple[int, ...], dist.P
     draw = torch.Generator().manual_seed(0)
     told = dit.conditioning.text(torch.randn(1, 7, 32, generator=draw))
     reference, clip = (torch.randn(n, 4, *model.latent_size, generator=draw) for n in (1, 19))
-    rope = Rope3D(dit.head_dim, model.grid, model.dit.rope_theta)
-    sampler = Sampler(dit, reference, seed=3, exchange=exchange, sink=portrait_sink(rope, model.grid, 30))
+    sampler = Sampler(dit, reference, seed=3, exchange=exchange)
     sampler.tell(told)
-    sampler.prefill(told, dit.embed_portrait(reference, clip, sampler.cache)[None])
+    sampler.prefill(told, clip=clip)
     sounds = torch.randn(CHUNKS_MADE, 3, 6, 48, generator=draw)
     made = [sampler.sample(sound=(sound[:, :5], sound[:, 5])).clone() for sound in sounds]
     exchange.close()

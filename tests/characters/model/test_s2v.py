@@ -6,9 +6,7 @@ from safetensors.torch import load_file, save_file
 
 from characters.model.config import DiTConfig, ModelConfig, S2vConfig, SamplerConfig, check
 from characters.model.dit import DiT
-from characters.model.framepack import portrait_sink
 from characters.model.materialise import SafetensorsWeights, build, build_dit
-from characters.model.rope import Rope3D
 from characters.model.s2v_names import original_s2v_name
 from characters.model.sampler import Sampler
 from characters.model.speech_tokens import SpeechTokens, SpeechTokensConfig
@@ -67,11 +65,10 @@ def test_five_chunks_round_the_ring_equal_the_double(weights):
     text = torch.randn(1, 7, TEXT, generator=draw)
     reference, clip = (torch.randn(n, 16, 16, 16, generator=draw) for n in (1, 19))
 
-    rope = Rope3D(DIM // 2, CONFIG.grid, CONFIG.dit.rope_theta)
-    sampler = Sampler(dit, reference, seed=7, sink=portrait_sink(rope, CONFIG.grid, CONFIG.s2v.distance))
+    sampler = Sampler(dit, reference, seed=7)
     told = dit.conditioning(text=text)[0]
     sampler.tell(told)
-    sampler.prefill(told, dit.embed_portrait(reference, clip, sampler.cache)[None])
+    sampler.prefill(told, clip=clip)
 
     double = Double(load_file(weights), [0, 2], 2, STEPS, text, reference.movedim(1, 0), clip.movedim(1, 0))
     noises = torch.Generator().manual_seed(7)
