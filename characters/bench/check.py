@@ -102,19 +102,16 @@ def roll(job: Job, group: Group, progress: Progressed, *, chunks: int, say: Call
 def sink_mismatches(cache: KVCache) -> int:
     """How many numbers of the sink's K differ from a fresh rotation by float64 angles of the last chunk."""
     wrong, last, channels = 0, cache.index - 1, 2 * cache.rope.time_pairs
-    for sink in range(cache.sink):
-        rows = slice(sink * cache.slot_rows, (sink + 1) * cache.slot_rows)
-        table = cache.rope.table(last - cache.ring - (cache.sink - 1 - sink))
-        cos, sin = (x[:1, : cache.rope.time_pairs].to(cache.keys.device) for x in table)
-        for layer, (raw, ring) in enumerate(zip(cache.sink_keys[:, rows], cache.keys[:, rows], strict=True)):
-            keys = rotate_pairs(raw[..., :channels].float(), cos, sin)
-            if cache.scales is not None:
-                scale = cache.scales[layer, 1, cache.own_heads][:, None]
-                keys = (keys / scale).clamp(-FP8_MAX, FP8_MAX)
-            found = ring[..., :channels].float()
-            # An angle's last bit may change a rounding: neighbours of e4m3 are up to 1/8 apart, of bfloat16 1/128.
-            step = 1 / 8 if ring.dtype == FP8 else 1 / 128
-            wrong += int(((keys.to(ring.dtype).float() - found).abs() > step * found.abs().clamp_min(step)).sum())
+    cos, sin = (x[:1, : cache.rope.time_pairs].to(cache.keys.device) for x in cache.rope.table(last - cache.ring))
+    for layer, (raw, ring) in enumerate(zip(cache.sink_keys, cache.keys[:, : cache.sink_rows], strict=True)):
+        keys = rotate_pairs(raw[..., :channels].float(), cos, sin)
+        if cache.scales is not None:
+            scale = cache.scales[layer, 1, cache.own_heads][:, None]
+            keys = (keys / scale).clamp(-FP8_MAX, FP8_MAX)
+        found = ring[..., :channels].float()
+        # An angle's last bit may change a rounding: neighbours of e4m3 are up to 1/8 apart, of bfloat16 1/128.
+        step = 1 / 8 if ring.dtype == FP8 else 1 / 128
+        wrong += int(((keys.to(ring.dtype).float() - found).abs() > step * found.abs().clamp_min(step)).sum())
     return wrong
 
 
@@ -137,7 +134,7 @@ class _Stream:
     """A stream of chunks in one precision, in which all chunks pass a layer before the next one is built.
 
     Attributes:
-        made: [sink + chunks, ...], what the last layer made of all chunks.
+        made: [1 + chunks, ...], what the last layer made of the sink and all chunks; of the whole model [chunks, ...].
     """
 
     def __init__(self, job: Job, variant: Variant, device: torch.device, chunks: int) -> None:
@@ -162,13 +159,13 @@ class _Stream:
         forget()
 
     def _pass(self, dit: DiT, tokens: Tensor) -> Tensor:
-        sampler, sink = Sampler(dit, self._reference), self._config.sink
+        sampler = Sampler(dit, self._reference)
         sampler.tell(tokens)
         hidden = self.made
-        made = list(sampler.prefill(tokens, None if hidden is None else hidden[:sink]))
+        made = list(sampler.prefill(tokens, None if hidden is None else hidden[:1]))
         for chunk in range(self._chunks):
-            made.append(sampler.sample(hidden=None if hidden is None else hidden[sink + chunk].clone()).clone())
-        return torch.stack(made)
+            made.append(sampler.sample(hidden=None if hidden is None else hidden[1 + chunk].clone()).clone())
+        return torch.stack(made if dit.head is None else made[1:])
 
 
 def _check_ring(job: Job, device: torch.device, say: Callable[[str], None]) -> None:
@@ -190,7 +187,7 @@ def _check_ring(job: Job, device: torch.device, say: Callable[[str], None]) -> N
             sampler.sample()
             same = cache.keys.view(torch.uint8) == before
             same[:, slot] = True
-            same[:, : cache.sink * cache.slot_rows, :, : 2 * cache.rope.time_pairs] = True
+            same[:, : cache.sink_rows, :, : 2 * cache.rope.time_pairs] = True
             touched += int((~same).sum())
             turned += sink_mismatches(cache)
     say(f"ring, {2 * steps} steps at the start and after a month, two wraps: {touched} bytes changed outside the slot,")

@@ -43,7 +43,7 @@ class LaunchStyleStep:
         self._dim, self._head_dim = dit.dim, dit.dim // dit.num_heads
         self._heads, self._ranks, self._rows = dit.num_heads // shard.ranks, shard.ranks, shard.rows
         self._tokens, self._context, self._group = config.tokens, config.sink + config.ring, group
-        self._layers = shard.layers[1] - shard.layers[0]
+        self._layers, self._passes = shard.layers[1] - shard.layers[0], config.passes
         chunk = self._tokens * self._heads * self._head_dim
         layer_bytes = 2 * (block_parameters(dit) + 2 * (self._context - 1) * chunk)
         room = torch.cuda.mem_get_info(device)[0] - 10 * 2 * self._context * chunk * 4
@@ -64,15 +64,16 @@ class LaunchStyleStep:
         self._peers = random(3, self._ranks * self._rows, self._heads, self._head_dim)
         self._back = random(self._rows, d)
         rope = Rope3D(self._head_dim, config.grid, dit.rope_theta)
-        tables = [rope.table(position, device=device) for position in range(self._context)]
+        tables = [rope.table(position, device=device) for position in range(self._context * config.frames)]
         self._cos, self._sin = (torch.cat(x)[:, None] for x in zip(*tables, strict=True))
 
     @torch.inference_mode()
     def __call__(self) -> Tensor:
         """Run it, eagerly."""
         x = self._x
-        for layer in range(self._layers):
-            x = self._layer(x, layer % self.distinct)
+        for _ in range(self._passes):
+            for layer in range(self._layers):
+                x = self._layer(x, layer % self.distinct)
         return x
 
     def _layer(self, x: Tensor, layer: int) -> Tensor:
@@ -84,7 +85,7 @@ class LaunchStyleStep:
         keys, values = (
             torch.cat((past, new[: self._tokens])) for past, new in zip(self._cache[layer], (k, v), strict=True)
         )
-        queries = slice(len(keys) - self._tokens, None)
+        queries = slice(len(keys) - self._tokens, len(keys))
         out = attend(
             self._rotate(q, self._cos[queries], self._sin[queries]), self._rotate(keys, self._cos, self._sin), values
         )

@@ -17,9 +17,11 @@ from characters.bench.alone import AloneExchange
 from characters.bench.breakdown import breakdown
 from characters.bench.launch_style import LaunchStyleStep
 from characters.generate.group import ModelPeers
+from characters.generate.networks import PROMPT_TOKENS
 from characters.model.calibrate import CHUNKS, calibrate
 from characters.model.config import ModelConfig
 from characters.model.dit import DiT
+from characters.model.framepack import LATENTS
 from characters.model.materialise import RandomWeights, SafetensorsWeights, Source, build_dit
 from characters.model.plan import Format, ParallelPlan, Shard, block_parameters, shards
 from characters.model.quantise import Mode, needs_calibration
@@ -160,19 +162,26 @@ class ShareOfStep:
         self._group = group
         mode = job.mode if job.format == "fp8" else None
         dit = build_dit(config, weights(job, device, DTYPE), layers=group.shard.layers, fp8=mode, progress=progress)
-        self.tokens = conditions(dit, device)
+        self.tokens, s2v = conditions(dit, device), config.s2v
+        clip = None if s2v is None else still(config, device)
+        self._sound = None if s2v is None else noise(dit)
         reference, dim = portrait(config, device).to(DTYPE), config.dit.dim
         if mode is not None and needs_calibration(dit):
             before = self._before((config.sink + CHUNKS, config.tokens, dim))
-            self._hand_on(calibrate(dit, reference, self.tokens, self.tokens, hidden=before))
+            self._hand_on(
+                calibrate(dit, reference, self.tokens, self.tokens, hidden=before, clip=clip, sound=self._sound)
+            )
             forget()
         first, *others = group.exchanges.values()
         self.sampler = Sampler(dit, reference, capture=True, exchange=first)
         self.sampler.tell(self.tokens)
-        self._hand_on(self.sampler.prefill(self.tokens, self._before((config.sink, group.shard.rows, dim))))
+        self._hand_on(self.sampler.prefill(self.tokens, self._before((config.sink, group.shard.rows, dim)), clip))
         self._hidden = None if group.first else torch.zeros(group.shard.rows, dim, device=device, dtype=DTYPE)
         for self.sampler.exchange in (*others, first):
-            self.sampler.warm(hidden=self._hidden)
+            self.sampler.warm(hidden=self._hidden, sound=self._sound)
+        if s2v is not None:  # a ring that is full
+            for _ in range(config.ring):
+                self.sampler.sample(hidden=self._hidden, sound=self._sound)
         self.memory = 0
         if device.type == "cuda":
             torch.cuda.synchronize()
@@ -183,7 +192,7 @@ class ShareOfStep:
         group = self._group
         if self._hidden is not None:
             group.receive(self._hidden)
-        made = self.sampler.sample(hidden=self._hidden)
+        made = self.sampler.sample(hidden=self._hidden, sound=self._sound)
         if not group.last and group.many:
             group.send(made)
         return made
@@ -211,7 +220,8 @@ def conditions(dit: DiT, device: torch.device) -> Tensor:
         if dit.conditioning.text is None:
             return dit.conditioning.reference(1)
         generator = torch.Generator(device).manual_seed(2)
-        text = torch.randn((1, CONDITIONS, dit.config.dit.text_dim), generator=generator, device=device)
+        count = CONDITIONS if dit.config.s2v is None else PROMPT_TOKENS
+        text = torch.randn((1, count, dit.config.dit.text_dim), generator=generator, device=device)
         return dit.conditioning.text(text.to(dit.time_embedding[0].weight.dtype))
 
 
@@ -221,13 +231,30 @@ def portrait(config: ModelConfig, device: torch.device) -> Tensor:
     return torch.randn((1, config.latent_channels, *config.latent_size), generator=generator, device=device)
 
 
+def still(config: ModelConfig, device: torch.device) -> Tensor:
+    """[19, channels, h, w] in the model's dtype, random latents in place of a portrait that is held still."""
+    generator = torch.Generator(device).manual_seed(3)
+    shape = LATENTS, config.latent_channels, *config.latent_size
+    return torch.randn(shape, generator=generator, device=device).to(DTYPE)
+
+
+def noise(dit: DiT) -> tuple[Tensor, Tensor]:
+    """[frames, tokens, dim] and [frames, dim], random sound of a model with s2v."""
+    config, weight = dit.config, dit.time_embedding[0].weight
+    assert config.s2v is not None
+    generator = torch.Generator(weight.device).manual_seed(4)
+    shape = config.chunk, config.s2v.speech.tokens + 2, config.dit.dim
+    made = torch.randn(shape, generator=generator, device=weight.device).to(weight.dtype)
+    return made[:, :-1], made[:, -1]
+
+
 def step_flops(config: ModelConfig, shard: Shard) -> float:
-    """Operations of one GPU's share of a step: products of the chunk's rows, and self-attention."""
+    """Operations of one GPU's share of a chunk: products of its rows, and self-attention, of all passes."""
     layers, context = shard.layers[1] - shard.layers[0], config.sink + config.ring
     # Keys and values of the conditions are made once, not in a step.
     products = 2 * config.tokens * (block_parameters(config.dit) - 2 * config.dit.dim**2)
     attention = 4 * config.tokens * config.tokens * context * config.dit.dim
-    return layers * (products + attention) / shard.ranks
+    return config.passes * layers * (products + attention) / shard.ranks
 
 
 def measure(job: Job, group: Group, progress: Progressed) -> Result:
@@ -239,7 +266,7 @@ def measure(job: Job, group: Group, progress: Progressed) -> Result:
             rows=shard.rows,
             heads=config.dit.num_heads // shard.ranks,
             context=config.sink + config.ring,
-            layers=shard.layers[1] - shard.layers[0],
+            layers=config.passes * (shard.layers[1] - shard.layers[0]),
             tokens=config.tokens,
             dim=config.dit.dim,
             head_dim=config.dit.dim // config.dit.num_heads,

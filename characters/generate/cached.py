@@ -1,4 +1,4 @@
-"""The generator whose memory is a KV cache: one latent frame a chunk. A process holds the whole DiT or a part of it."""
+"""The generator whose memory is a KV cache. A process holds the whole DiT or a part of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from characters.errors import UserError, did_you_mean
 from characters.generate.generator import Clock, StageClock
 from characters.generate.group import ModelPeers
 from characters.generate.hearing import WINDOW_FRAMES, Hearing, MelHearing
+from characters.generate.injected_sound import InjectedSound
 from characters.generate.motion import LIVE_SWAY, IdleMotion
 from characters.generate.networks import Networks
 from characters.model.calibrate import CHUNKS, calibrate
+from characters.model.framepack import PIXEL_FRAMES
 from characters.model.graph import Graph
 from characters.model.plan import ParallelPlan, Shard, shards
 from characters.model.quantise import needs_calibration
@@ -45,8 +47,6 @@ class CachedGenerator:
         exact_timings: wait for the GPU after each stage.
     """
 
-    clock: Clock = Clock()
-    hearing: Hearing = MelHearing()
     emits: Literal["latents", "frames"] = "latents"
 
     def __init__(
@@ -63,11 +63,18 @@ class CachedGenerator:
         self._plan = plan or ParallelPlan()
         self._shard = shard or shards(self._plan, networks.config)[0]
         self.whole, self.last = self._plan.gpus == 1, networks.dit.head is not None
+        self.clock: Clock
+        self.hearing: Hearing
         self.timings: dict[str, float] = {}
         self._peers: ModelPeers | None = None
         self._exchanges: Mapping[str, Exchange] = {"local": LocalExchange(networks.device)}
         self._sampler: Sampler | None = None
+        self._sound = InjectedSound(networks) if networks.config.s2v is not None else None
+        self.clock, self.hearing = Clock(), MelHearing()
+        if self._sound is not None:
+            self.clock, self.hearing = self._sound.clock, self._sound.hearing
         self._reference: Tensor | None = None
+        self._clip: Tensor | None = None
         self._seed = 0
         self._idle = IdleMotion(1)
         self._condition = Graph(lambda mel, motion: networks.dit.conditioning(mel=mel, motion=motion)[0])
@@ -80,7 +87,11 @@ class CachedGenerator:
 
     def start(self, portrait: np.ndarray, seed: int = 0) -> None:
         """See `Generator.start`: fill the cache from the portrait, or be ready to when all parts have met."""
-        self._reference = self._networks.encode_portrait(portrait)
+        if self._sound is None:
+            self._reference = self._networks.encode_portrait(portrait)
+        else:
+            self._reference = self._networks.encode_still(portrait, 5)[1:]
+            self._clip = self._networks.encode_still(portrait, PIXEL_FRAMES)
         self._seed = seed
         self._idle = IdleMotion(1, seed=seed, sway=LIVE_SWAY)
         if self.whole:
@@ -108,11 +119,12 @@ class CachedGenerator:
         """The next chunk, or this part of it. If the only part raises, nothing has advanced and it can be called again.
 
         Args:
-            heard: float32 [48, 80], log-mel frames, on any device; for the first part.
+            heard: float32, from `hearing`, on any device; for the first part.
             hidden: [rows + conditions, dim], what the part before returned; for the others.
 
         Returns:
-            On this part's device: [channels, h, w], the latent; or [rows + conditions, dim], what the next part takes.
+            On this part's device: [channels, h, w], the latent, or [latents, channels, h, w]; or [rows + conditions,
+            dim], what the next part takes.
 
         Raises:
             ExchangeBroken: another process of this part has gone, or `cancel` was called.
@@ -121,7 +133,7 @@ class CachedGenerator:
         networks, rows = self._networks, self._shard.rows
         clock = StageClock(networks.device, self._exact_timings)
         idle = copy.copy(self._idle)  # its chunks replace its fields and change none in place
-        stream, tokens = None, None
+        stream, tokens, sound = None, None, None
         if hidden is not None:
             # A copy: the channel's slot will be overwritten.
             stream = hidden[:rows].to(networks.device, networks.dtype, copy=True)
@@ -134,10 +146,14 @@ class CachedGenerator:
                 motion = idle.next_chunk().to(networks.device, networks.dtype)
                 tokens = self._condition(mel, motion)
                 clock.stage("audio")
-        made = self._sampler.sample(tokens, stream)
-        if self.last:
+        if self._sound is not None:
+            assert heard is not None
+            sound = self._sound.listen(heard)
+            clock.stage("audio")
+        made = self._sampler.sample(tokens, stream, sound)
+        if self.last and len(made) == 1:
             made = made[0]
-        elif tokens is not None:
+        elif not self.last and tokens is not None:
             made = torch.cat((made, tokens[0]))
         made = made.to(self._dtype)
         clock.stage("dit")
@@ -193,7 +209,8 @@ class CachedGenerator:
         still = self._still()
         if needs_calibration(dit):
             counts = (dit.config.sink + CHUNKS, dit.config.tokens, dit.config.dit.dim)
-            self._hand_on(calibrate(dit, reference, still, still, hidden=self._from_before(counts)))
+            before, sound = self._from_before(counts), self._noise_heard()
+            self._hand_on(calibrate(dit, reference, still, still, hidden=before, clip=self._clip, sound=sound))
         exchange, *others = self._exchanges.values()
         sampler = Sampler(dit, reference, seed=self._seed, capture=True, exchange=exchange)
         told = None
@@ -202,15 +219,21 @@ class CachedGenerator:
         else:
             told = still
         rows = (dit.config.sink, self._shard.rows, dit.config.dit.dim)
-        self._hand_on(sampler.prefill(still, self._from_before(rows)))
+        self._hand_on(sampler.prefill(still, self._from_before(rows), self._clip))
         if networks.device.type == "cuda":
             if networks.config.dit.audio_dim and self._shard.stage == 0:
                 window = reference.new_zeros(1, WINDOW_FRAMES, MEL_BINS)
                 self._condition(window, reference.new_zeros(1, FRAMES_PER_CHUNK, len(MOTION_CHANNELS)))
             stream = None if self._shard.stage == 0 else reference.new_zeros(rows[1:])
             for sampler.exchange in (*others, exchange):
-                sampler.warm(told, stream)
+                sampler.warm(told, stream, self._noise_heard())
         self._sampler = sampler
+
+    def _noise_heard(self) -> tuple[Tensor, Tensor] | None:
+        """What a model with s2v makes of noise."""
+        if self._sound is None:
+            return None
+        return self._sound.listen(torch.randn(self.hearing.shape, generator=torch.Generator().manual_seed(0)))
 
     def _still(self) -> Tensor:
         """[1, conditions, dim], conditions of the reference image."""
@@ -218,6 +241,8 @@ class CachedGenerator:
         conditioning = networks.dit.conditioning
         if dit.audio_dim:
             return conditioning.reference(1).to(networks.dtype)
+        if networks.prompt is not None:
+            return conditioning(text=networks.prompt)[0]
         text = torch.zeros(1, TEXT_TOKENS, dit.text_dim, device=networks.device, dtype=networks.dtype)
         return conditioning(text=text)[0]
 

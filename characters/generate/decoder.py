@@ -80,11 +80,11 @@ class LatentDecoder:
         """The chunk's frames. If the whole picture's raises, nothing has advanced and it can be called again.
 
         Args:
-            latent: [channels, h, w], any float dtype, any device.
+            latent: [channels, h, w], or [latents, channels, h, w]; any float dtype, any device.
 
         Returns:
-            On this decoder's device, of the whole picture: uint8 [4, H * 3 / 2, W] in I420, or [4, H, W, 3] in RGB; on
-            a GPU the next call may overwrite it.
+            On this decoder's device, of the whole picture: uint8 [4 * latents, H * 3 / 2, W] in I420, or
+            [4 * latents, H, W, 3] in RGB; on a GPU the next call may overwrite it.
 
         Raises:
             ExchangeBroken: another band's process has gone, or `cancel` was called.
@@ -92,9 +92,14 @@ class LatentDecoder:
         assert self._latents and self._decoder is not None, "start and connect come first"
         networks = self._networks
         clock = StageClock(networks.device, self._exact_timings)
-        latent = latent[None].to(networks.device, networks.dtype, copy=True)  # the channel's slot will be overwritten
+        # A copy: the channel's slot will be overwritten.
+        latents = latent.reshape(-1, *latent.shape[-3:]).to(networks.device, networks.dtype, copy=True).split(1)
         try:
-            frames = self._decoder.decode(latent)
+            if len(latents) == 1:
+                frames = self._decoder.decode(latents[0])
+            else:
+                axis = 0 if self._i420 else 1
+                frames = torch.cat([self._decoder.decode(one).clone() for one in latents], axis)
         except Exception:
             if self.whole:
                 self._replay()  # it may have stopped halfway through what it remembers
@@ -102,8 +107,8 @@ class LatentDecoder:
         clock.stage("decode")
         if self._peers is not None:
             self._peers.check()
-        self._latents.append(latent)
-        if len(self._latents) > self._decoder.history:
+        self._latents.extend(latents)
+        while len(self._latents) > self._decoder.history:
             self._latents.popleft()
         self.timings = clock.seconds
         return frames if self._i420 else frames[0]

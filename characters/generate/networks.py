@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,15 +14,19 @@ from characters.device import choose_device, fast_dtype
 from characters.errors import UserError
 from characters.model.audio_projection import AudioProjection
 from characters.model.autoencoder import Autoencoder
-from characters.model.checkpoint import WEIGHTS_FOLDER, load_weights
-from characters.model.config import ModelConfig, load_model_config
+from characters.model.checkpoint import WEIGHTS_FOLDER, load_tensors, load_weights
+from characters.model.config import ModelConfig, S2vConfig, load_model_config
 from characters.model.dit import DiT
 from characters.model.frame_decoder import build_autoencoder
 from characters.model.lora import Lora
 from characters.model.materialise import RandomWeights, SafetensorsWeights, Source, build, build_dit
+from characters.model.speech_tokens import SpeechTokens
 from characters.model.taehv import TinyVae
 from characters.model.wan_vae.vae import WanVae
-from characters.model.wav2vec2 import Wav2Vec2, translate
+from characters.model.wav2vec2 import Wav2Vec2, Wav2Vec2Config, translate
+
+# Tokens that a prompt is padded to with zeros, as the published models were trained.
+PROMPT_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,10 @@ class Networks:
         config: a checked model config.
         dit: in eval mode: the whole, or a part of it; on the meta device where only the autoencoder is wanted.
         autoencoder: in eval mode.
-        ear, projection: of a window model, in eval mode.
+        ear: of a model that hears by wav2vec 2.0, in eval mode.
+        projection: of a window model, what turns the ear's states into tokens, in eval mode.
+        speech: of a model with s2v, the same.
+        prompt: [1, n, text_dim], of a model with s2v: a text encoder's tokens, which every session is told.
     """
 
     config: ModelConfig
@@ -40,6 +48,8 @@ class Networks:
     autoencoder: Autoencoder | WanVae | TinyVae
     ear: Wav2Vec2 | None = None
     projection: AudioProjection | None = None
+    speech: SpeechTokens | None = None
+    prompt: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -69,6 +79,12 @@ class Networks:
         """uint8 [H, W, 3] -> [1, channels, h, w], the latent of the portrait; raises as `picture`."""
         assert not isinstance(self.autoencoder, TinyVae)
         return self.autoencoder.encode_image(self.picture(portrait)).to(self.dtype)
+
+    @torch.inference_mode()
+    def encode_still(self, portrait: np.ndarray, frames: int) -> Tensor:
+        """uint8 [H, W, 3] -> [1 + (frames - 1) / 4, channels, h, w]: the portrait held for so many frames."""
+        assert isinstance(self.autoencoder, WanVae)
+        return self.autoencoder.encode_clip(self.picture(portrait).expand(frames, -1, -1, -1)).to(self.dtype)
 
 
 def load_networks(
@@ -118,6 +134,8 @@ def load_networks(
         if (adapter := weights / "lora.safetensors").is_file():
             source = Lora(source, adapter, config.lora_alpha)
     dit = build_dit(config, source, layers=layers, fp8="static" if precision == "fp8" else None)
+    if config.s2v is not None:
+        return Networks(config, dit, autoencoder, **_s2v(config, config.s2v, source, weights, chosen, dtype))
     if config.window is None:
         return Networks(config, dit, autoencoder)
     return Networks(config, dit, autoencoder, *_hearing(config, source, weights, chosen, dtype))
@@ -129,12 +147,35 @@ def _hearing(
     """Ear and projection of a window model. The projection lies beside the DiT, or in a file of its own, which wins."""
     window = config.window
     assert window is not None
-    if weights is None:
-        ear = build(lambda: Wav2Vec2(window.ear), source, "ear.")
-    else:
-        ear = Wav2Vec2(window.ear).eval().requires_grad_(False)
-        load_weights(ear, weights / "ear.safetensors", translate)
+    ear = _ear(window.ear, source, weights)
+    if weights is not None:
         own = weights / "audio_proj.safetensors"
         source = SafetensorsWeights(own, config, device, dtype) if own.is_file() else source
     projection = build(lambda: AudioProjection(window.projection), source, "audio_proj.")
     return ear.to(device, dtype), projection
+
+
+def _ear(config: Wav2Vec2Config, source: Source, weights: Path | None) -> Wav2Vec2:
+    if weights is None:
+        return build(lambda: Wav2Vec2(config), source, "ear.")
+    ear = Wav2Vec2(config).eval().requires_grad_(False)
+    load_weights(ear, weights / "ear.safetensors", translate)
+    return ear
+
+
+def _s2v(
+    config: ModelConfig, s2v: S2vConfig, source: Source, weights: Path | None, device: torch.device, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Ear, speech tokens and prompt of a model with s2v."""
+    prompt = torch.zeros(1, PROMPT_TOKENS, config.dit.text_dim)
+    if weights is not None:
+        path = weights / "prompt.safetensors"
+        told = load_tensors(path).get("prompt")
+        if told is None or told.dim() != 2 or told.shape[1] != config.dit.text_dim or len(told) > PROMPT_TOKENS:
+            raise UserError(f"{path} must hold `prompt`, [up to {PROMPT_TOKENS}, {config.dit.text_dim}]")
+        prompt[0, : len(told)] = told
+    return {
+        "ear": _ear(s2v.ear, source, weights).to(device, dtype),
+        "speech": build(lambda: SpeechTokens(s2v.speech, config.dit.dim), source, "speech."),
+        "prompt": prompt.to(device, dtype),
+    }

@@ -23,6 +23,8 @@ def calibrate(
     seed: int = 0,
     chunks: int = CHUNKS,
     hidden: Tensor | None = None,
+    clip: Tensor | None = None,
+    sound: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Run a quantised DiT on a few chunks and set its static scales.
 
@@ -36,24 +38,26 @@ def calibrate(
         tokens: [batch, conditions, dim], conditions of the chunks; or [chunks, batch, conditions, dim], one set each.
         seed: of the noise.
         chunks: how many, not counting the reference's.
-        hidden: [sink + chunks, ...], what the part before returned; for all parts of a pipeline but the first.
+        hidden: [1 + chunks, ...], what the part before returned; for all parts of a pipeline but the first.
+        clip: see `Sampler.prefill`.
+        sound: see `Sampler.sample`; of all chunks.
 
     Returns:
-        [sink + chunks, ...], what the next part's `calibrate` takes.
+        [1 + chunks, ...], what the next part's `calibrate` takes.
     """
     # A long ring of all heads in the model's dtype would not fit beside the weights.
     sampler = Sampler(dit, reference, seed=seed, observe=True, ring=min(dit.config.ring, RING))
-    layers, sink = fp8_layers(dit), dit.config.sink
+    layers = fp8_layers(dit)
     for layer in layers.values():
         layer.observe()
-    made = [sampler.prefill(still, None if hidden is None else hidden[:sink])]
+    made = [sampler.prefill(still, None if hidden is None else hidden[:1], clip)]
     for chunk in range(chunks):
         told = tokens if tokens.dim() == 3 else tokens[chunk]
-        given = None if hidden is None else hidden[sink + chunk].clone()
-        made.append(sampler.sample(told, given)[None].clone())
+        given = None if hidden is None else hidden[1 + chunk].clone()
+        made.append(sampler.sample(told, given, sound)[None].clone())
     for layer in layers.values():
         if layer.static:
             layer.set_peak(layer.peak)
         layer.peak = None
-    set_head_peaks(dit, sampler.cache.peaks)
-    return torch.cat(made)
+    set_head_peaks(dit, sampler.peaks)
+    return torch.cat(made if dit.head is None else made[1:])

@@ -29,12 +29,7 @@ def load_weights(
     Raises:
         UserError: the file is missing or damaged, or doesn't fit the module.
     """
-    if not path.is_file():
-        raise UserError(f"no weights at {path}; train them with `characters train`, or choose another --model")
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a readable safetensors file: {error}") from error
+    tensors = load_tensors(path)
     if translate is not None:
         tensors = translate(tensors)
     own = module.state_dict()
@@ -46,6 +41,20 @@ def load_weights(
             f"{len(wrong)} of another shape (first: {(missing + unknown + wrong)[0]})"
         )
     module.load_state_dict(tensors)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, by name.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    if not path.is_file():
+        raise UserError(f"no weights at {path}; train them with `characters train`, or choose another --model")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a readable safetensors file: {error}") from error
 
 
 def save_weights(module: nn.Module, path: Path, dtype: torch.dtype = torch.float16) -> None:

@@ -10,6 +10,7 @@ from omegaconf import MISSING
 from characters.config import load_conf
 from characters.errors import UserError
 from characters.model.audio_projection import AudioProjectionConfig
+from characters.model.speech_tokens import SpeechTokensConfig
 from characters.model.wav2vec2 import Wav2Vec2Config
 
 
@@ -138,6 +139,29 @@ class WindowConfig:
 
 
 @dataclass
+class S2vConfig:
+    """What Wan2.2-S2V adds to the DiT: sound that is injected between blocks, and a portrait that is packed.
+
+    Attributes:
+        injected: blocks after which sound enters, frame by frame. Text is then the only other condition.
+        speech: sizes of what turns the ear's states into tokens.
+        distance: latent frames that the reference stays ahead of the current chunk.
+        fps: frames of video a second.
+        ear: sizes of its wav2vec 2.0.
+        heard: seconds of sound that the ear hears, the chunk's own at their end.
+    """
+
+    injected: list[int] = field(default_factory=list)
+    speech: SpeechTokensConfig = field(default_factory=SpeechTokensConfig)
+    distance: int = 30
+    fps: int = 25
+    ear: Wav2Vec2Config = field(
+        default_factory=lambda: Wav2Vec2Config(dim=1024, ffn_dim=4096, heads=16, layers=24, stable=True)
+    )
+    heard: float = 8.0
+
+
+@dataclass
 class SamplerConfig:
     """Few-step flow-matching sampler.
 
@@ -149,7 +173,7 @@ class SamplerConfig:
         noise: between the passes of a window: "kept", or drawn "fresh".
         end: level at which a window is taken; below 0 it is a step past the clean latent.
         commit: "reuse" keeps the K/V that the last denoising pass wrote; "clean" writes them once more from the
-            finished latent.
+            finished latent; with "level" each pass has a ring of its own, of K/V at its own noise level.
         context_noise: share of noise mixed into the previous latent before it conditions the next chunk; it stops
             errors from copying themselves from chunk to chunk.
     """
@@ -173,6 +197,8 @@ class ModelConfig:
         latent_stride: pixels per latent pixel, in each direction.
         sink: chunks of context that hold the reference image.
         ring: chunks of context that hold the most recent chunks, the current one among them.
+        chunk: latent frames of a chunk.
+        s2v: a model made of Wan2.2-S2V.
         window: takes a window at a time instead of a chunk with a cache.
         lora_alpha: alpha of a LoRA adapter beside the weights; its strength is alpha / rank.
         weights: folder of safetensors files below characters/weights; empty = random weights, which draw noise.
@@ -184,9 +210,11 @@ class ModelConfig:
     latent_stride: int = MISSING
     sink: int = 1
     ring: int = 3
+    chunk: int = 1
     dit: DiTConfig = field(default_factory=DiTConfig)
     autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    s2v: S2vConfig | None = None
     window: WindowConfig | None = None
     lora_alpha: float = 64.0
     weights: str = ""
@@ -194,7 +222,7 @@ class ModelConfig:
     @property
     def frames(self) -> int:
         """Latent frames that the DiT makes at a time."""
-        return self.window.frames if self.window is not None else 1
+        return self.window.frames if self.window is not None else self.chunk
 
     @property
     def random_weights(self) -> bool:
@@ -209,15 +237,25 @@ class ModelConfig:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """(rows, columns) of DiT tokens in a chunk."""
+        """(rows, columns) of DiT tokens in a latent frame."""
         h, w = self.latent_size
         return h // self.dit.patch, w // self.dit.patch
 
     @property
     def tokens(self) -> int:
-        """DiT tokens in a chunk."""
+        """DiT tokens in a chunk, or in a window."""
         rows, columns = self.grid
-        return rows * columns
+        return self.frames * rows * columns
+
+    @property
+    def passes(self) -> int:
+        """Passes of the DiT over a chunk."""
+        return len(self.sampler.steps) + (self.sampler.commit == "clean")
+
+    @property
+    def rings(self) -> int:
+        """Caches of a session: one, or one for each pass."""
+        return len(self.sampler.steps) if self.sampler.commit == "level" else 1
 
 
 def load_model_config(name: str) -> ModelConfig:
@@ -279,10 +317,19 @@ def check(config: ModelConfig, where: str) -> None:
         len(steps) > 0 and steps[0] == 1.0 and all(a > b > 0 for a, b in itertools.pairwise(steps)),
         "sampler.steps must start at 1.0 and fall, staying above 0",
     )
-    require(config.sampler.commit in ("reuse", "clean"), "sampler.commit must be reuse or clean")
+    require(config.sampler.commit in ("reuse", "clean", "level"), "sampler.commit must be reuse, clean or level")
     require(config.sampler.source in ("noise", "reference"), "sampler.source must be noise or reference")
     require(config.sampler.noise in ("kept", "fresh"), "sampler.noise must be kept or fresh")
     require(len(config.sampler.timesteps) in (0, len(steps)), "sampler.timesteps must be as many as sampler.steps")
+    require(config.chunk > 0 and (config.chunk == 1 or config.s2v is not None), "chunk is 1 without s2v")
+    if (s2v := config.s2v) is not None:
+        require(dit.text_dim > 0 and dit.audio_dim == 0, "a model with s2v takes text, and hears through s2v.ear")
+        require(all(0 <= layer < dit.num_layers for layer in s2v.injected), "s2v.injected must be blocks of the dit")
+        require(
+            (s2v.speech.layers, s2v.speech.dim) == (s2v.ear.layers + 1, s2v.ear.dim),
+            "s2v.speech must take what s2v.ear gives: its layers and its input",
+        )
+        require(config.window is None and config.sink == 1, "s2v is for models with a ring, and a sink of 1")
     if (window := config.window) is not None:
         require(window.frames > window.history_latents > 0, "window.frames must be more than window.history fills")
         require(window.history % 4 == 1, "window.history must be 1, 5, 9, ... frames")

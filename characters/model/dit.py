@@ -18,30 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from characters.model.block import EPS, Block, Conditions, LayerContext, Residual
 from characters.model.conditioning import Conditioning
 from characters.model.config import ModelConfig
-from kernels.cross_attend import cross_attend
-from kernels.fp8 import Precision, Quantised, store
-from kernels.gelu import gelu
+from characters.model.framepack import FramePack
+from characters.model.injector import Heard, Injector
 from kernels.residual_norm import residual_norm
-
-EPS = 1e-6
-
-
-class LayerContext(Protocol):
-    """One layer's self-attention, with the chunks that a chunk may see."""
-
-    def attend(self, qkv: Tensor, norm_q: Tensor, norm_k: Tensor, to: Precision) -> Tensor | Quantised:
-        """Norm and rotate q and k, then attend.
-
-        Args:
-            qkv: [batch, tokens, 3 * dim], or [rows, 3 * dim] of a batch of one.
-            norm_q, norm_k: [dim], weights of the RMS norms.
-            to: how the result is stored.
-
-        Returns:
-            [batch, tokens, dim] or [rows, dim].
-        """
 
 
 class Context(Protocol):
@@ -53,15 +35,11 @@ class Context(Protocol):
     def own_rows(self, x: Tensor) -> Tensor:
         """The rows of a chunk that this GPU computes."""
 
+    def own_frames(self) -> list[slice]:
+        """Where the rows of each latent frame of a chunk lie among this GPU's; empty slices for frames of others."""
+
     def gather(self, x: Tensor) -> Tensor:
         """All rows of a chunk, from the rows of each GPU."""
-
-
-class Conditions(NamedTuple):
-    """Keys and values of condition tokens in one layer: [(batch,) conditions, heads, head_dim] each."""
-
-    k: Tensor
-    v: Tensor
 
 
 class Modulation(NamedTuple):
@@ -76,102 +54,6 @@ class Modulation(NamedTuple):
     level: Tensor
     blocks: Tensor
     head: Tensor | None
-
-
-class Residual(NamedTuple):
-    """The residual stream and the branch that the next norm will add to it: x + gate * branch."""
-
-    x: Tensor
-    branch: Tensor | None = None
-    gate: Tensor | None = None
-
-
-def takes(layer: nn.Module) -> Precision:
-    """How a layer wants its input stored."""
-    return getattr(layer, "takes", None)
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
-        # Wan normalises q and k over the full width, before the split into heads.
-        self.norm_q, self.norm_k = nn.RMSNorm(dim, eps=EPS), nn.RMSNorm(dim, eps=EPS)
-        # Once quantised: one product in place of three, and the scales [3, heads] of q, k and v in the KV cache.
-        self.qkv: nn.Module | None = None
-        self.register_buffer("head_scales", None)
-
-    @property
-    def takes(self) -> Precision:
-        """See `takes`."""
-        return takes(self.q if self.qkv is None else self.qkv)
-
-    def forward(self, x: Tensor | Quantised, context: LayerContext) -> Tensor:
-        qkv = torch.cat((self.q(x), self.k(x), self.v(x)), -1) if self.qkv is None else self.qkv(x)
-        return self.o(context.attend(qkv, self.norm_q.weight, self.norm_k.weight, takes(self.o)))
-
-
-class CrossAttention(nn.Module):
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
-        self.norm_q, self.norm_k = nn.RMSNorm(dim, eps=EPS), nn.RMSNorm(dim, eps=EPS)
-
-    @property
-    def takes(self) -> Precision:
-        """See `takes`."""
-        return takes(self.q)
-
-    def condition(self, tokens: Tensor) -> Conditions:
-        """Keys and values of tokens [..., conditions, dim]; valid as long as the tokens stay."""
-        k, v = (layer(store(tokens, takes(layer))) for layer in (self.k, self.v))
-        return Conditions(*(x.unflatten(-1, (self.heads, -1)) for x in (self.norm_k(k), v)))
-
-    def forward(self, x: Tensor | Quantised, conditions: Conditions) -> Tensor:
-        q = self.q(x)
-        if q.dim() == 3 or conditions.k.dim() == 3:
-            return self.o(cross_attend(q, self.norm_q.weight, *conditions, eps=EPS, to=takes(self.o)))
-        # A window: the rows of each latent frame attend to the tokens of that frame.
-        o = cross_attend(q.unflatten(0, (len(conditions.k), -1)), self.norm_q.weight, *conditions, eps=EPS)
-        return self.o(store(o.flatten(0, 1), takes(self.o)))
-
-
-class Block(nn.Module):
-    """Self-attention, cross-attention and feed-forward, modulated by the timestep (adaLN)."""
-
-    def __init__(self, dim: int, ffn_dim: int, heads: int) -> None:
-        super().__init__()
-        self.self_attn = SelfAttention(dim, heads)
-        self.norm3 = nn.LayerNorm(dim, eps=EPS)
-        self.cross_attn = CrossAttention(dim, heads)
-        self.ffn = nn.Sequential(nn.Linear(dim, ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(ffn_dim, dim))
-        self.modulation = nn.Parameter(torch.randn(1, 6, dim) / dim**0.5)
-
-    def forward(
-        self, residual: Residual, modulation: Tensor, conditions: Conditions, context: LayerContext
-    ) -> Residual:
-        """One layer.
-
-        Args:
-            residual: x [batch, tokens, dim], or [rows, dim] of a batch of one.
-            modulation: [6, ...vector], see `Modulation`.
-            conditions: of this layer.
-            context: of this layer.
-
-        Returns:
-            The stream with the feed-forward's branch still to be added.
-        """
-        shift1, scale1, gate1, shift2, scale2, gate2 = modulation
-        x, h = residual_norm(*residual, scale=scale1, shift=shift1, eps=EPS, to=self.self_attn.takes)
-        branch = self.self_attn(h, context)
-        norm = self.norm3
-        x, h = residual_norm(x, branch, gate1, weight=norm.weight, bias=norm.bias, eps=EPS, to=self.cross_attn.takes)
-        branch = self.cross_attn(h, conditions)
-        up, _, down = self.ffn
-        x, h = residual_norm(x, branch, scale=scale2, shift=shift2, eps=EPS, to=takes(up))
-        return Residual(x, down(gelu(up(h), takes(down))), gate2)
 
 
 class Head(nn.Module):
@@ -211,6 +93,13 @@ class DiT(nn.Module):
         self.conditioning = Conditioning(dit)
         # Keyed by their number, so that every part of a pipeline has the whole model's parameter names.
         self.blocks = nn.ModuleDict({str(i): Block(dit.dim, dit.ffn_dim, dit.num_heads) for i in range(first, end)})
+        injected = config.s2v.injected if config.s2v is not None else []
+        self.injectors = nn.ModuleDict({str(i): Injector(dit.dim, dit.num_heads) for i in injected if first <= i < end})
+        self.packs: FramePack | None = None
+        if config.s2v is not None and first == 0:
+            self.packs = FramePack(channels, dit.dim)
+            # Which kind a token is of: noisy, reference, packed. A noisy one also says that no pose is given.
+            self.kinds, self.no_pose = nn.Parameter(torch.randn(3, dit.dim)), nn.Parameter(torch.zeros(dit.dim))
         self.head = Head(dit.dim, channels * dit.patch**2) if end == dit.num_layers else None
 
     @property
@@ -269,6 +158,55 @@ class DiT(nn.Module):
         tokens = tokens[0] if len(tokens) == 1 else tokens
         return [block.cross_attn.condition(tokens) for block in self.blocks.values()]
 
+    def hear(self, tokens: Tensor, whole: Tensor) -> dict[str, Heard]:
+        """What the injectors make of a chunk's sound: tokens [frames, tokens, dim], whole [frames, dim]."""
+        return {layer: injector.hear(tokens, whole) for layer, injector in self.injectors.items()}
+
+    def run(
+        self,
+        hidden: Tensor,
+        modulation: Modulation,
+        conditions: list[Conditions],
+        context: Context,
+        heard: dict[str, Heard] | None = None,
+    ) -> Residual:
+        """The blocks of this part, from the residual stream on; see `denoise`."""
+        residual = Residual(hidden)
+        for layer, (number, block) in enumerate(self.blocks.items()):
+            residual = block(residual, modulation.blocks[layer], conditions[layer], context.layer(layer))
+            if heard is not None and number in heard:
+                residual = self.injectors[number](residual, heard[number], context.own_frames())
+        return residual
+
+    def embed(
+        self, noisy: Tensor, context: Context, *, previous: Tensor | None = None, reference: Tensor | None = None
+    ) -> Tensor:
+        """The residual stream that the first part begins with; see `denoise`."""
+        dit = self.config.dit
+        inputs = [noisy]
+        inputs += [previous] if dit.concat_previous else []
+        inputs += [reference] if dit.concat_reference else []
+        patches = self.patchify(torch.cat(inputs, 1))
+        # Kernels take a batch of one without its axis, the rows of its frames one after another.
+        alone = len(patches) == self.config.frames
+        stream = self.patch_embedding(context.own_rows(patches.flatten(0, 1)) if alone else patches)
+        return stream if self.packs is None else stream + (self.kinds[0] + self.no_pose)
+
+    def embed_portrait(self, reference: Tensor, clip: Tensor, context: Context) -> Tensor:
+        """The residual stream of the sink, for models that pack the portrait.
+
+        Args:
+            reference: [1, channels, h, w], latent of the portrait.
+            clip: [19, channels, h, w], latents of the portrait held still.
+            context: the KV cache.
+
+        Returns:
+            [rows, dim], in the order of `portrait_sink`.
+        """
+        assert self.packs is not None and self.patch_embedding is not None
+        shown = self.patch_embedding(self.patchify(reference)[0]) + self.kinds[1]
+        return context.own_rows(torch.cat((shown, self.packs(clip) + self.kinds[2])))
+
     def denoise(
         self,
         noisy: Tensor,
@@ -279,6 +217,7 @@ class DiT(nn.Module):
         previous: Tensor | None = None,
         reference: Tensor | None = None,
         hidden: Tensor | None = None,
+        heard: dict[str, Heard] | None = None,
     ) -> Tensor:
         """One denoising pass, or this part of it.
 
@@ -286,6 +225,7 @@ class DiT(nn.Module):
             noisy, context, previous, reference: see `forward`; of a window, its latent frames in place of the batch.
             modulation, conditions: from `modulate` and `condition`.
             hidden: what the part before returned; for all parts but the first. May be overwritten.
+            heard: from `hear`, for models into which sound is injected.
 
         Returns:
             The last part: [batch, channels, h, w], the predicted clean latent. The others: the residual stream,
@@ -293,18 +233,10 @@ class DiT(nn.Module):
         """
         dit = self.config.dit
         if self.patch_embedding is not None:
-            inputs = [noisy]
-            inputs += [previous] if dit.concat_previous else []
-            inputs += [reference] if dit.concat_reference else []
-            patches = self.patchify(torch.cat(inputs, 1))
-            # Kernels take a batch of one without its axis, the rows of its frames one after another.
-            alone = len(patches) == self.config.frames
-            hidden = self.patch_embedding(context.own_rows(patches.flatten(0, 1)) if alone else patches)
-        residual = Residual(hidden)
-        for layer, block in enumerate(self.blocks.values()):
-            residual = block(residual, modulation.blocks[layer], conditions[layer], context.layer(layer))
+            hidden = self.embed(noisy, context, previous=previous, reference=reference)
+        residual = self.run(hidden, modulation, conditions, context, heard)
         if self.head is None:
-            return torch.addcmul(residual.x, residual.gate, residual.branch)
+            return residual.sum()
         out = self.head(residual, modulation.head)
         if out.dim() == 2:
             out = context.gather(out).unflatten(0, (self.config.frames, -1))

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from characters.errors import UserError
 from characters.model.config import ModelConfig
 from characters.model.dit import DiT
-from characters.model.quantise import Mode, quantise_block
+from characters.model.quantise import Mode, quantise_block, quantise_cross_attention
+from characters.model.s2v_names import original_s2v_name
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -93,24 +94,31 @@ class SafetensorsWeights:
 
     def check(self, shapes: Mapping[str, torch.Size]) -> None:
         """See `Source.check`."""
-        missing = [name for name in shapes if _original_name(name, self._shapes) not in self._shapes]
+        missing = [name for name in shapes if self._original_name(name) not in self._shapes]
         if missing:
             raise UserError(f"{self._path} lacks {len(missing)} of the model's tensors (first: {missing[0]})")
         for name, shape in shapes.items():
-            found = self._shapes[_original_name(name, self._shapes)]
+            found = self._shapes[self._original_name(name)]
             same = torch.Size(found).numel() == shape.numel() and found[0] == shape[0]
             if not same or len(found) not in (len(shape), 5):
                 raise UserError(f"{self._path} was made for another model: {name} is {list(found)}, not {list(shape)}")
 
     def read(self, name: str, shape: torch.Size) -> Tensor:
         """See `Source.read`."""
-        found = _original_name(name, self._shapes)
+        found = self._original_name(name)
         with safe_open(self._files[found], "pt", device=str(self._device)) as tensors:
             tensor = tensors.get_tensor(found).to(self._dtype)
         if self._original and name.startswith("head.head."):
             channels = self._config.latent_channels
             tensor = tensor.unflatten(0, (-1, channels)).transpose(0, 1)
         return tensor.reshape(shape).contiguous()
+
+    def _original_name(self, name: str) -> str:
+        """What the checkpoint calls one of our tensors."""
+        original = name.replace("conditioning.text.", "text_embedding.")
+        if self._config.s2v is not None:
+            original = original_s2v_name(original, self._config.s2v.injected)
+        return original if original in self._shapes else name
 
 
 def build_dit(
@@ -127,7 +135,7 @@ def build_dit(
         config: a checked model config.
         source: of the weights; its device and dtype are the model's.
         layers: half-open range of blocks; default: all.
-        fp8: quantise the blocks, with static or dynamic scales; default: don't.
+        fp8: quantise the blocks and injectors, with static or dynamic scales; default: don't.
         progress: called with the number of blocks done and of all.
 
     Raises:
@@ -142,6 +150,8 @@ def build_dit(
         _fill(block, f"blocks.{number}.", [name for name, _ in block.named_parameters()], source)
         if fp8 is not None:
             quantise_block(block, fp8)
+            if number in dit.injectors:
+                quantise_cross_attention(dit.injectors[number].attention, fp8)
     progress(len(dit.blocks), len(dit.blocks))
     return dit.eval().requires_grad_(False)
 
@@ -167,9 +177,3 @@ def _fill(module: nn.Module, prefix: str, names: Iterable[str], source: Source) 
         owner = module.get_submodule(parent)
         tensor = source.read(prefix + name, getattr(owner, leaf).shape)
         setattr(owner, leaf, nn.Parameter(tensor, requires_grad=False))
-
-
-def _original_name(name: str, known: Mapping[str, object]) -> str:
-    """What a checkpoint calls one of our tensors."""
-    original = name.replace("conditioning.text.", "text_embedding.")
-    return original if original in known else name

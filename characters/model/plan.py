@@ -124,9 +124,14 @@ def memory_bytes(shard: Shard, config: ModelConfig, precision: Format) -> int:
     dit, size, layers = config.dit, BYTES[precision], shard.layers[1] - shard.layers[0]
     # Embeddings, head and modulation stay in bfloat16 on every shard.
     weights = layers * block_parameters(dit) * size + (8 * dit.dim + dit.freq_dim + dit.text_dim) * dit.dim * 2
+    if config.s2v is not None:  # which stay in bfloat16 too
+        first, end = shard.layers
+        weights += sum(first <= layer < end for layer in config.s2v.injected) * 6 * dit.dim**2 * 2
     chunk = config.tokens * dit.dim // shard.ranks
     # K and V of the context; the sink's K once more, before its rotation.
-    cache = layers * chunk * (2 * (config.sink + config.ring) * size + 2 * config.sink)
+    cache = config.rings * layers * chunk * (2 * (config.sink + config.ring) * size + 2 * config.sink)
+    if config.window is not None:
+        cache = 0
     activations = shard.rows * (6 * dit.dim + 2 * dit.ffn_dim) * 2
     return weights + cache + activations + RESERVED_BYTES
 

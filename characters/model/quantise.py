@@ -14,7 +14,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from characters.model.dit import Block, DiT, takes
+from characters.model.block import Block, CrossAttention, takes
+from characters.model.dit import DiT
 from kernels.fp8 import FP8_MAX, TINY, Precision, Quantised, quantise
 from kernels.linear import linear_fp8
 
@@ -71,29 +72,34 @@ class Fp8Linear(nn.Module):
 
 
 def quantise_dit(dit: DiT, mode: Mode = "static") -> None:
-    """Quantise all blocks in place. Static layers and the KV cache still need `calibrate`."""
+    """Quantise all blocks and injectors in place. Static layers and the KV cache still need `calibrate`."""
     for block in dit.blocks.values():
         quantise_block(block, mode)
+    for injector in dit.injectors.values():
+        quantise_cross_attention(injector.attention, mode)
 
 
 def quantise_block(block: Block, mode: Mode) -> None:
     """Quantise one block in place; its q, k and v become one product."""
-    static, own, cross = mode == "static", block.self_attn, block.cross_attn
+    static, own = mode == "static", block.self_attn
     parts = own.q, own.k, own.v
     own.qkv = Fp8Linear(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]), static=static)
     del own.q, own.k, own.v
+    for parent, name in ((own, "o"), (block.ffn, "0"), (block.ffn, "2")):
+        _quantise(parent, name, static)
+    quantise_cross_attention(block.cross_attn, mode)
+
+
+def quantise_cross_attention(attention: CrossAttention, mode: Mode) -> None:
+    """Quantise one cross-attention in place."""
     # Condition tokens are few and computed once, so their scales can be exact.
-    for parent, name, fixed in (
-        (own, "o", static),
-        (cross, "q", static),
-        (cross, "o", static),
-        (cross, "k", False),
-        (cross, "v", False),
-        (block.ffn, "0", static),
-        (block.ffn, "2", static),
-    ):
-        layer = getattr(parent, name)
-        setattr(parent, name, Fp8Linear(layer.weight, layer.bias, static=fixed))
+    for name, static in (("q", mode == "static"), ("o", mode == "static"), ("k", False), ("v", False)):
+        _quantise(attention, name, static)
+
+
+def _quantise(parent: nn.Module, name: str, static: bool) -> None:
+    layer = getattr(parent, name)
+    setattr(parent, name, Fp8Linear(layer.weight, layer.bias, static=static))
 
 
 def fp8_layers(dit: DiT) -> dict[str, Fp8Linear]:

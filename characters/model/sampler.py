@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
+from characters.model.block import Conditions
 from characters.model.config import SamplerConfig
-from characters.model.dit import Conditions, DiT, Modulation
+from characters.model.dit import DiT, Modulation
+from characters.model.framepack import portrait_sink
 from characters.model.graph import Graph
+from characters.model.injector import Heard
 from characters.model.kv_cache import KVCache
 from characters.model.quantise import head_scales, takes_static
 from characters.model.rope import Rope3D
+from characters.model.sink import Sink
 from kernels.comm.exchange import Exchange
 from kernels.fp8 import FP8
 
@@ -20,7 +26,8 @@ class Sampler:
 
     A pass at level t sees x_t = (1 - t) x_0 + t * noise and predicts x_0 (rectified flow, Liu et al. 2022; Lipman et
     al. 2022); the next level is reached along the straight line. With commit "reuse" the K/V of the last denoising pass
-    stay in the cache; with "clean" one more pass writes them from the finished latent.
+    stay in the cache; with "clean" one more pass writes them from the finished latent. With "level" every pass has a
+    cache of its own (LiveAvatar, Alibaba 2025).
 
     Each GPU of a plan has a sampler of its own. All draw the same noise from the same seed, so noise need not travel:
     only the exchange's heads and the residual stream between parts of a pipeline do.
@@ -55,31 +62,38 @@ class Sampler:
         self._reference = reference
         batch, device = len(reference), reference.device
         scales = None if observe else head_scales(dit)
-        self.cache = KVCache(
+        rope, ring = Rope3D(dit.head_dim, dit.config.grid, dit.config.dit.rope_theta), ring or dit.config.ring
+        s2v = dit.config.s2v
+        cache = functools.partial(
+            KVCache,
             layers=len(dit.blocks),
             batch=batch,
             heads=dit.config.dit.num_heads,
             head_dim=dit.head_dim,
-            sink=dit.config.sink,
-            ring=ring or dit.config.ring,
-            rope=Rope3D(dit.head_dim, dit.config.grid, dit.config.dit.rope_theta),
+            sink=Sink.chunk(rope, ring) if s2v is None else portrait_sink(rope, dit.config.grid, s2v.distance),
+            ring=ring,
+            rope=rope,
             dtype=reference.dtype if scales is None else FP8,
             device=device,
             exchange=exchange,
             scales=scales,
             outputs=FP8 if takes_static(dit) else reference.dtype,
             observe=observe,
+            frames=dit.config.frames,
         )
+        self._caches = [cache() for _ in self.config.steps] if self.config.commit == "level" else [cache()]
+        self.cache = self._caches[-1]
         self._generator = torch.Generator(device).manual_seed(seed)
         # Drawn in float32 whatever the model's dtype, so that a seed means the same noise in all of them.
-        self._noise = torch.zeros_like(reference, dtype=torch.float32)
+        frames = (dit.config.frames,) if dit.config.frames > 1 else (batch,)
+        self._noise = torch.zeros((*frames, *reference.shape[1:]), device=device)
         self._previous = reference.clone()
         with torch.inference_mode():
             self._levels = [self._modulate(level) for level in self.config.steps]
             self._clean = self._modulate(0.0)
         self._conditions: list[Conditions] | None = None
         self._capture = capture
-        self._graphs: dict[int, Graph] = {}  # one for each exchange
+        self._graphs: dict[tuple[int, int], Graph] = {}  # one for each exchange and length of the context
 
     @property
     def index(self) -> int:
@@ -93,7 +107,14 @@ class Sampler:
 
     @exchange.setter
     def exchange(self, exchange: Exchange) -> None:
-        self.cache.exchange = exchange
+        for cache in self._caches:
+            cache.exchange = exchange
+
+    @property
+    def peaks(self) -> Tensor | None:
+        """The largest magnitudes of q, k and v in all caches, float32 [layers, 3, heads], if they are observed."""
+        found = [cache.peaks for cache in self._caches if cache.peaks is not None]
+        return torch.stack(found).amax(0) if found else None
 
     @torch.inference_mode()
     def tell(self, tokens: Tensor) -> None:
@@ -111,84 +132,109 @@ class Sampler:
             kept.v.copy_(new.v)
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Fill the cache from the reference image.
+    def prefill(self, tokens: Tensor, hidden: Tensor | None = None, clip: Tensor | None = None) -> Tensor:
+        """Fill the caches from the reference image.
 
         Args:
             tokens: [batch, conditions, dim], conditions of the reference pass (`Conditioning.reference`).
-            hidden: [sink, rows, dim], what the part before returned; for all parts of a pipeline but the first.
+            hidden: [1, rows, dim], what the part before returned; for all parts of a pipeline but the first.
+            clip: [19, channels, h, w], latents of the portrait held still, for models that pack it.
 
         Returns:
             What the next part's `prefill` takes.
         """
-        self.cache.prefill()
-        conditions, made = self._dit.condition(tokens), []
-        for sink in range(self.cache.sink):
-            self.cache.begin()
-            self.cache.prepare()
-            given = None if hidden is None else hidden[sink].clone()
-            made.append(self._pass(self._reference, self._clean, conditions, self._reference, given))
-            self.cache.commit()
-        self.cache.seal()
-        return torch.stack(made)
+        cache, dit = self.cache, self._dit
+        cache.prefill()
+        cache.begin()
+        cache.prepare()
+        if hidden is not None:
+            stream = hidden[0].clone()
+        elif clip is not None:
+            stream = dit.embed_portrait(self._reference, clip, cache)
+        else:
+            stream = dit.embed(self._reference, cache, previous=self._reference, reference=self._reference)
+        made = dit.run(stream, self._clean, dit.condition(tokens), cache).sum()
+        cache.seal()
+        for other in self._caches[:-1]:
+            other.copy_sink(cache)
+        return made[None]
 
     @torch.inference_mode()
-    def sample(self, tokens: Tensor | None = None, hidden: Tensor | None = None) -> Tensor:
+    def sample(
+        self, tokens: Tensor | None = None, hidden: Tensor | None = None, sound: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         """Generate the next chunk. If it raises, nothing has advanced and it can be called again.
 
         Args:
             tokens: [batch, conditions, dim]; default: those of `tell`.
             hidden: [rows, dim], what the part before returned; for all parts of a pipeline but the first. May be
                 overwritten.
+            sound: [frames, tokens, dim] and [frames, dim], for models into which sound is injected.
 
         Returns:
             [batch, channels, h, w], the chunk's latent; or [rows, dim], what the next part takes.
         """
         assert tokens is not None or self._conditions is not None, "call tell first, or give tokens"
-        self.cache.begin()
+        for cache in self._caches:
+            cache.begin()
         self._noise.normal_(generator=self._generator)
-        clean = self._run(tokens, hidden)
+        clean = self._run(tokens, hidden, sound)
         if self._dit.config.dit.concat_previous:
             self._remember(clean)
-        self.cache.commit()
+        for cache in self._caches:
+            cache.commit()
         return clean
 
     @torch.inference_mode()
-    def warm(self, tokens: Tensor | None = None, hidden: Tensor | None = None) -> None:
+    def warm(
+        self, tokens: Tensor | None = None, hidden: Tensor | None = None, sound: tuple[Tensor, Tensor] | None = None
+    ) -> None:
         """Capture now what `sample` would capture at its first call with the current exchange; nothing advances.
 
         Args:
-            tokens, hidden: like those that `sample` will be given.
+            tokens, hidden, sound: like those that `sample` will be given.
         """
-        self.cache.begin()
-        self._run(tokens, hidden)
+        for cache in self._caches:
+            cache.begin()
+        self._run(tokens, hidden, sound)
 
-    def _run(self, tokens: Tensor | None, hidden: Tensor | None) -> Tensor:
+    def _run(self, tokens: Tensor | None, hidden: Tensor | None, sound: tuple[Tensor, Tensor] | None) -> Tensor:
+        inputs = tokens, hidden, *(sound or (None, None))
         if not self._capture:
-            return self._denoise(tokens, hidden)
-        graph = self._graphs.setdefault(id(self.exchange), Graph(self._denoise, self._reference.device))
-        return graph(tokens, hidden)
+            return self._denoise(*inputs)
+        key = id(self.exchange), self.cache.filled
+        graph = self._graphs.setdefault(key, Graph(self._denoise, self._reference.device))
+        return graph(*inputs)
 
-    def _denoise(self, tokens: Tensor | None, hidden: Tensor | None) -> Tensor:
+    def _denoise(
+        self, tokens: Tensor | None, hidden: Tensor | None, spoken: Tensor | None, whole: Tensor | None
+    ) -> Tensor:
         """All passes of a chunk; no host work, so that it can be captured."""
-        self.cache.prepare()
+        for cache in self._caches:
+            cache.prepare()
+        heard = None if spoken is None else self._dit.hear(spoken, whole)
         conditions = self._conditions if tokens is None else self._dit.condition(tokens)
         x = self._noise.to(self._reference.dtype)
         for step, level in enumerate(self._levels):
-            clean = self._pass(x, level, conditions, self._previous, hidden)
+            clean = self._pass(x, level, conditions, self._caches[step % len(self._caches)], hidden, heard)
             if step + 1 < len(self._levels):
                 now, then = self.config.steps[step], self.config.steps[step + 1]
                 x = along(x, clean, now, then)
         if self.config.commit == "clean":
-            self._pass(clean, self._clean, conditions, self._previous, hidden)
+            self._pass(clean, self._clean, conditions, self.cache, hidden, heard)
         return clean
 
     def _pass(
-        self, x: Tensor, level: Modulation, conditions: list[Conditions], previous: Tensor, hidden: Tensor | None
+        self,
+        x: Tensor,
+        level: Modulation,
+        conditions: list[Conditions],
+        cache: KVCache,
+        hidden: Tensor | None,
+        heard: dict[str, Heard] | None,
     ) -> Tensor:
-        return self._dit.denoise(
-            x, level, conditions, self.cache, previous=previous, reference=self._reference, hidden=hidden
-        )
+        given = {"previous": self._previous, "reference": self._reference, "hidden": hidden, "heard": heard}
+        return self._dit.denoise(x, level, conditions, cache, **given)
 
     def _modulate(self, level: float) -> Modulation:
         return self._dit.modulate(torch.full((len(self._reference),), level, device=self._reference.device))

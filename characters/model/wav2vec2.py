@@ -1,7 +1,8 @@
 """wav2vec 2.0 as an ear: sound in, the hidden states of every layer out, at the frame rate of a video.
 
-Source: Baevski et al., wav2vec 2.0 (2020), base size. Checkpoints of transformers load by `translate`. Talking heads
-resample the features of the convolutions to their own frames before the transformer (SoulX-FlashHead does).
+Source: Baevski et al., wav2vec 2.0 (2020), base size, and XLSR-53 (Conneau et al. 2020), whose norms lie elsewhere.
+Checkpoints of transformers load by `translate`. Some talking heads resample the features of the convolutions to their
+own frames before the transformer (SoulX-FlashHead does), others the states after it (Wan2.2-S2V does).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Wav2Vec2Config:
         conv_dim: channels of the convolutions.
         dim, ffn_dim, heads, layers: of the transformer.
         positions, groups: kernel and groups of the convolution that tells positions apart.
+        stable: norms before the branches and in every convolution, as in XLSR-53, in place of after them.
     """
 
     conv_dim: int = 512
@@ -34,16 +36,22 @@ class Wav2Vec2Config:
     layers: int = 12
     positions: int = 128
     groups: int = 16
+    stable: bool = False
 
 
 class _ConvLayer(nn.Module):
-    def __init__(self, channels: int, out: int, kernel: int, stride: int, norm: bool) -> None:
+    def __init__(self, channels: int, out: int, kernel: int, stride: int, first: bool, stable: bool) -> None:
         super().__init__()
-        self.conv = nn.Conv1d(channels, out, kernel, stride, bias=False)
-        self.layer_norm = nn.GroupNorm(out, out) if norm else nn.Identity()
+        self.conv = nn.Conv1d(channels, out, kernel, stride, bias=stable)
+        self.layer_norm: nn.Module = nn.GroupNorm(out, out) if first else nn.Identity()
+        if stable:
+            self.layer_norm = nn.LayerNorm(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(self.layer_norm(self.conv(x)))
+        x = self.conv(x)
+        if isinstance(self.layer_norm, nn.LayerNorm):
+            return F.gelu(self.layer_norm(x.transpose(1, 2)).transpose(1, 2))
+        return F.gelu(self.layer_norm(x))
 
 
 class _Attention(nn.Module):
@@ -70,15 +78,19 @@ class _FeedForward(nn.Module):
 
 
 class _Layer(nn.Module):
-    """A transformer layer with its norms after the branches."""
+    """A transformer layer with its norms after the branches, or before them."""
 
     def __init__(self, config: Wav2Vec2Config) -> None:
         super().__init__()
+        self.stable = config.stable
         self.attention = _Attention(config.dim, config.heads)
         self.layer_norm, self.final_layer_norm = nn.LayerNorm(config.dim), nn.LayerNorm(config.dim)
         self.feed_forward = _FeedForward(config.dim, config.ffn_dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.stable:
+            x = x + self.attention(self.layer_norm(x))
+            return x + self.feed_forward(self.final_layer_norm(x))
         x = self.layer_norm(x + self.attention(x))
         return self.final_layer_norm(x + self.feed_forward(x))
 
@@ -95,8 +107,10 @@ class Wav2Vec2(nn.Module):
         config = config or Wav2Vec2Config()
         widths = [1] + [config.conv_dim] * len(KERNELS)
         self.conv_layers = nn.ModuleList(
-            _ConvLayer(widths[i], widths[i + 1], KERNELS[i], STRIDES[i], norm=i == 0) for i in range(len(KERNELS))
+            _ConvLayer(widths[i], widths[i + 1], KERNELS[i], STRIDES[i], i == 0, config.stable)
+            for i in range(len(KERNELS))
         )
+        self.stable = config.stable
         self.feature_norm, self.projection = nn.LayerNorm(config.conv_dim), nn.Linear(config.conv_dim, config.dim)
         self.position = nn.Conv1d(
             config.dim, config.dim, config.positions, padding=config.positions // 2, groups=config.groups
@@ -114,18 +128,37 @@ class Wav2Vec2(nn.Module):
         Returns:
             [batch, frames, layers, dim].
         """
+        features = F.interpolate(self._features(sound), size=frames, mode="linear", align_corners=True)
+        return torch.stack(self._states(features)[1:], 2)
+
+    def hear(self, sound: Tensor) -> Tensor:
+        """All hidden states at the ear's own rate, one from every 320 samples, the transformer's input first.
+
+        Args:
+            sound: [batch, n], mono at 16 kHz, zero mean and unit variance (`normalise`).
+
+        Returns:
+            [batch, 1 + layers, dim, (n - 80) // 320]. State i begins at sample 320 i and has heard 400.
+        """
+        return torch.stack(self._states(self._features(sound)), 1).transpose(2, 3)
+
+    def _features(self, sound: Tensor) -> Tensor:
         x = sound[:, None]
         for layer in self.conv_layers:
             x = layer(x)
-        x = F.interpolate(x, size=frames, mode="linear", align_corners=True).transpose(1, 2)
-        x = self.projection(self.feature_norm(x))
-        position = self.position(x.transpose(1, 2))[..., :frames]  # an even kernel makes one position too many
-        x = self.layer_norm(x + F.gelu(position).transpose(1, 2))
-        states = []
+        return x
+
+    def _states(self, features: Tensor) -> list[Tensor]:
+        """[batch, channels, n] -> [batch, n, dim] each, the transformer's input first."""
+        x = self.projection(self.feature_norm(features.transpose(1, 2)))
+        position = self.position(x.transpose(1, 2))[..., : x.shape[1]]  # an even kernel makes one position too many
+        x = x + F.gelu(position).transpose(1, 2)
+        states = [x if self.stable else self.layer_norm(x)]
         for layer in self.layers:
-            x = layer(x)
-            states.append(x)
-        return torch.stack(states, 2)
+            states.append(layer(states[-1]))
+        if self.stable:
+            states[-1] = self.layer_norm(states[-1])
+        return states
 
 
 def normalise(sound: Tensor) -> Tensor:

@@ -200,7 +200,7 @@ def test_shipped_configs_have_the_published_sizes(name: str) -> None:
         dit = DiT(model)
         assert model.window is not None
         projection = AudioProjection(model.window.projection)
-    assert model.random_weights and model.tokens * model.frames == 9_216
+    assert model.random_weights and model.tokens == 9_216
     assert tuple(dit.patch_embedding.weight.shape) == (1536, 128)  # type: ignore[union-attr]
     assert tuple(projection.proj1.weight.shape) == (512, 46_080) and projection.proj1_vf.weight.shape[1] == 73_728
     assert tuple(projection.proj3.weight.shape) == (32 * 1536, 512)

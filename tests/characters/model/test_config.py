@@ -13,7 +13,9 @@ def test_every_shipped_config_is_sound(name):
     with torch.device("meta"):
         dit = DiT(config)
     assert dit.head_dim in (64, 128)
-    assert config.tokens == {"small": 187, "leaptalk": 1024, "flashhead-pro": 1024}.get(name, 2992)
+    assert config.tokens == {"small": 187, "leaptalk": 9216, "flashhead-pro": 9216, "liveavatar-14b": 3375}.get(
+        name, 2992
+    )
 
 
 @pytest.mark.parametrize(("name", "billions"), [("reference-57b", 56.6), ("wan-14b", 14.0), ("wan-1.3b", 1.4)])
@@ -50,7 +52,7 @@ def test_wan_parameter_names():
         ({"dit": {"prediction": "noise"}}, "x0 or velocity"),
         ({"dit": {"rope_theta": [1.0]}}, "three numbers"),
         ({"sampler": {"steps": [0.5, 1.0]}}, "must start at 1.0"),
-        ({"sampler": {"commit": "never"}}, "reuse or clean"),
+        ({"sampler": {"commit": "never"}}, "reuse, clean or level"),
         ({"sampler": {"context_noise": 1.0}}, "context_noise"),
     ],
 )

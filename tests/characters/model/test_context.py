@@ -8,6 +8,7 @@ from characters.model.dit import DiT
 from characters.model.kv_cache import KVCache
 from characters.model.rope import Rope3D, split_pairs
 from characters.model.sampler import Sampler
+from characters.model.sink import Sink
 from characters.model.window import ClipWindow
 from kernels.write_qkv import rotate_pairs
 
@@ -34,9 +35,10 @@ def dit() -> DiT:
 
 def make_cache(dit: DiT, batch: int) -> KVCache:
     config = dit.config
+    rope = Rope3D(16, config.grid, config.dit.rope_theta)
     return KVCache(
-        layers=2, batch=batch, heads=2, head_dim=16, sink=config.sink, ring=config.ring,
-        rope=Rope3D(16, config.grid, config.dit.rope_theta), dtype=torch.float64, device="cpu",
+        layers=2, batch=batch, heads=2, head_dim=16, sink=Sink.chunk(rope, config.ring), ring=config.ring,
+        rope=rope, dtype=torch.float64, device="cpu",
     )  # fmt: skip
 
 

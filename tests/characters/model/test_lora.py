@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from characters.errors import UserError
-from characters.model.dit import Block
+from characters.model.block import Block
 from characters.model.lora import Lora
 
 TARGETS = ["self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "cross_attn.q", "cross_attn.o"]

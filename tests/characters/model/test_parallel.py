@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.characters.model.parallel_worker import CHUNKS_MADE, PLANS, PROCESSES
+from tests.characters.model.parallel_worker import CHUNKS_MADE, PLANS, PROCESSES, S2V_PLANS
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,3 +40,13 @@ def test_a_plan_gives_the_single_process_result(folder, plan, numbers):
         made = torch.load(folder / f"{plan},{numbers},{rank}")
         error = (made - single).square().mean().sqrt() / single.square().mean().sqrt()
         assert error < TOLERANCE[numbers]
+
+
+@pytest.mark.parametrize("plan", S2V_PLANS[1:], ids=str)
+def test_ranks_that_share_a_latent_frame_give_the_single_process_result(folder, plan):
+    single = torch.load(folder / f"{S2V_PLANS[0]},s2v,0")
+    assert single.shape[:2] == (CHUNKS_MADE, 3)
+    for rank in range(plan.gpus):
+        made = torch.load(folder / f"{plan},s2v,{rank}")
+        error = (made - single).square().mean().sqrt() / single.square().mean().sqrt()
+        assert error < TOLERANCE["full"]
