@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from characters.character import Voice
     from characters.chunk import Chunk
+
+log = logging.getLogger(__name__)
 
 MAX_TEXT = 20_000  # characters: about half an hour of speech
 LEAD_IN = 0.3  # seconds of silence before a spoken text
@@ -49,7 +52,7 @@ def render(character: str, audio: Path | None, text: str | None, out: Path, mode
     # Check what is cheap to check before the model is loaded.
     from characters.character import load_character
     from characters.media.audio import open_audio
-    from characters.media.portrait import load_portrait
+    from characters.media.portrait import character_portrait
     from characters.media.video import VideoWriter, check_output
 
     started = time.perf_counter()
@@ -63,10 +66,13 @@ def render(character: str, audio: Path | None, text: str | None, out: Path, mode
     else:
         assert text is not None
         source, seconds = spoken_chunks(check_text(text), who.character.voice)
-    from characters.generate.stream import frame_size, open_stream
+    from characters.generate.stream import open_stream
+    from characters.model.config import load_model_config, portrait_note
 
-    height, width = frame_size(model)
-    portrait = load_portrait(who.portrait, height, width)
+    config = load_model_config(model)
+    if note := portrait_note(config, who.character.kind, model):
+        log.warning("%s", note)
+    portrait = character_portrait(who, config.height, config.width, config.framing)
     stream = open_stream(model=model, portrait=portrait, seed=seed, device=device)
 
     statistics = Statistics(started)

@@ -9,6 +9,7 @@ from omegaconf import MISSING
 
 from characters.config import load_conf
 from characters.errors import UserError
+from characters.media.framing import Framing
 from characters.model.audio_projection import AudioProjectionConfig
 from characters.model.wav2vec2 import Wav2Vec2Config
 
@@ -176,6 +177,8 @@ class ModelConfig:
         window: takes a window at a time instead of a chunk with a cache.
         lora_alpha: alpha of a LoRA adapter beside the weights; its strength is alpha / rank.
         weights: folder of safetensors files below characters/weights; empty = random weights, which draw noise.
+        portraits: kinds of portraits that it can animate, "drawn" and "photograph"; empty = nobody has tried.
+        framing: where it wants the face of a photograph.
     """
 
     height: int = MISSING
@@ -190,6 +193,8 @@ class ModelConfig:
     window: WindowConfig | None = None
     lora_alpha: float = 64.0
     weights: str = ""
+    portraits: list[str] = field(default_factory=list)
+    framing: Framing = field(default_factory=Framing)
 
     @property
     def frames(self) -> int:
@@ -229,6 +234,22 @@ def load_model_config(name: str) -> ModelConfig:
     config = load_conf("model", name, ModelConfig, "model")
     check(config, f"model {name}")
     return config
+
+
+def portrait_note(config: ModelConfig, kind: str, name: str) -> str:
+    """What is to be said before a model animates a portrait of this kind: "" if it can.
+
+    Args:
+        config: of the model.
+        kind: of the portrait: "drawn" or "photograph".
+        name: of the model.
+    """
+    if not config.portraits or kind in config.portraits:
+        return ""
+    shown = {"drawn": "drawn portraits", "photograph": "photographs"}
+    effect = "on a photograph the lips hardly move and the picture smears" if kind == "photograph" else "others come out wrong"
+    known = " and ".join(shown[portrait] for portrait in config.portraits)
+    return f"model {name!r} animates {known} only: {effect}; `characters models list` says which model animates what"
 
 
 def with_context(config: ModelConfig, context: int, name: str) -> ModelConfig:
@@ -295,3 +316,4 @@ def check(config: ModelConfig, where: str) -> None:
             "window.projection must take what window.ear gives",
         )
     require(0 <= config.sampler.context_noise < 1, "sampler.context_noise must be in [0, 1)")
+    require(set(config.portraits) <= {"drawn", "photograph"}, "portraits are drawn or photograph")
