@@ -185,8 +185,10 @@ def _run(name: str, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=2)
 def _load(name: str) -> Any:
-    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    network = Interpreter(str(WEIGHTS / f"{name}.tflite"), num_threads=1)
+    # Without delegates: they are announced on stderr, and save nothing that a user would feel.
+    kernels = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    network = Interpreter(str(WEIGHTS / f"{name}.tflite"), num_threads=1, experimental_op_resolver_type=kernels)
     network.allocate_tensors()
     return network

@@ -64,31 +64,29 @@ def make_portrait(path: str | Path, height: int, width: int, framing: Framing) -
     check_content(np.asarray(small), path)
     found = appraise(image)
     if found.face is None:
-        portrait, notes = _without_face(image, path)
-        return Made(portrait, notes=found.notes + notes)
+        portrait, taken = _without_face(image, path)
+        notes = f"{', '.join(found.notes)}: {taken}; look at the preview, and crop the picture yourself if it is wrong"
+        return Made(portrait, notes=[notes])
     if found.drawn:
         return _drawn(found)
     return _photograph(found, height, width, framing)
 
 
-def _without_face(image: Image.Image, path: str | Path) -> tuple[Image.Image, list[str]]:
-    """The crop that `load_portrait` makes, or, where it shows nothing, the one with the most in it."""
+def _without_face(image: Image.Image, path: str | Path) -> tuple[Image.Image, str]:
+    """The crop that `load_portrait` makes, or, where it shows nothing, the one with the most in it; and which it is."""
     height, width = POSTER
     left, top, right, bottom = crop_box(*image.size, height, width)
-    notes = ["the middle of the picture was taken as it is" if top == 0 and left > 0 else "its top was taken as it is"]
     portrait = Image.fromarray(crop_portrait(image, height, width))
     try:
         check_content(np.asarray(portrait), path)
     except UserError:
         spare = (image.width - (right - left), image.height - (bottom - top))
-        boxes = [
-            (x, y, x + right - left, y + bottom - top)
-            for x, y in (tuple(s * step / _STEPS for s in spare) for step in range(_STEPS + 1))
-        ]
+        corners = [tuple(s * step / _STEPS for s in spare) for step in range(_STEPS + 1)]
+        boxes = [(x, y, x + right - left, y + bottom - top) for x, y in corners]
         crops = [image.resize((width, height), Image.Resampling.LANCZOS, box=box) for box in boxes]
-        portrait = max(crops, key=lambda crop: np.asarray(crop).std((0, 1)).max())
-        notes = ["the part of it with the most to see was taken"]
-    return portrait, notes
+        return max(crops, key=lambda crop: float(np.asarray(crop).std((0, 1)).max())), "the fullest part of it was taken"
+    whole = "the whole of it" if (round(right - left), round(bottom - top)) == image.size else ""
+    return portrait, f"{whole or ('its middle' if left > 0.5 else 'its top')} was taken as it is"
 
 
 def _drawn(found: Appraisal) -> Made:
