@@ -33,7 +33,7 @@ def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
         shard = next((role.shard for role in stage.roles if role.shard is not None), None)
         layers = shard.layers if shard is not None else (0, 0)
         networks = load_networks(
-            model, stage.device, layers=layers, precision=profile.precision, random_weights=not model.weights
+            model, stage.device, layers=layers, precision=profile.precision, random_weights=model.random_weights
         )
     for role in stage.roles:
         match role.kind:

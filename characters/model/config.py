@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from omegaconf import MISSING
 
+from characters.checkpoints.store import find_weights
 from characters.config import load_conf
 from characters.errors import UserError
 from characters.media.framing import Framing
@@ -165,6 +166,31 @@ class SamplerConfig:
 
 
 @dataclass
+class CheckpointFile:
+    """A published file that a model's weights are made from.
+
+    Attributes:
+        name: of the safetensors file that it becomes, in the model's folder.
+        repository: on the hub.
+        file: in the repository.
+        revision: of the repository, a commit; empty = the newest.
+        size: in bytes; 0 = the hub says.
+        sha256: of the published file; empty = the hub says.
+        licence: of the file.
+        prefix: put before the names of its tensors.
+    """
+
+    name: str = MISSING
+    repository: str = MISSING
+    file: str = MISSING
+    revision: str = ""
+    size: int = 0
+    sha256: str = ""
+    licence: str = ""
+    prefix: str = ""
+
+
+@dataclass
 class ModelConfig:
     """One model: frame size, latent size, context and parts.
 
@@ -176,7 +202,9 @@ class ModelConfig:
         ring: chunks of context that hold the most recent chunks, the current one among them.
         window: takes a window at a time instead of a chunk with a cache.
         lora_alpha: alpha of a LoRA adapter beside the weights; its strength is alpha / rank.
-        weights: folder of safetensors files below characters/weights; empty = random weights, which draw noise.
+        weights: folder of safetensors files, below characters/weights or among those that `characters models` brings;
+            empty = random weights, which draw noise.
+        files: published files that the weights are made from; empty = they ship, or there are none.
         portraits: kinds of portraits that it can animate, "drawn" and "photograph"; empty = nobody has tried.
         framing: where it wants the face of a photograph.
     """
@@ -193,6 +221,7 @@ class ModelConfig:
     window: WindowConfig | None = None
     lora_alpha: float = 64.0
     weights: str = ""
+    files: list[CheckpointFile] = field(default_factory=list)
     portraits: list[str] = field(default_factory=list)
     framing: Framing = field(default_factory=Framing)
 
@@ -203,8 +232,10 @@ class ModelConfig:
 
     @property
     def random_weights(self) -> bool:
-        """Whether a part has no trained weights: all pictures are noise then."""
+        """Whether a part has no trained weights on this machine: all pictures are noise then."""
         wan = self.autoencoder.wan
+        if self.files:
+            return find_weights(self.weights) is None
         return not self.weights or (wan is not None and not wan.weights)
 
     @property
@@ -316,4 +347,10 @@ def check(config: ModelConfig, where: str) -> None:
             "window.projection must take what window.ear gives",
         )
     require(0 <= config.sampler.context_noise < 1, "sampler.context_noise must be in [0, 1)")
+    names = [file.name for file in config.files]
+    require(
+        all(name.endswith(".safetensors") and "/" not in name for name in names) and len(set(names)) == len(names),
+        "files must have names of their own that end in .safetensors",
+    )
+    require(not config.files or bool(config.weights), "files need weights, the name of a folder for them")
     require(set(config.portraits) <= {"drawn", "photograph"}, "portraits are drawn or photograph")
