@@ -83,8 +83,7 @@ def run_once(config: ModelConfig, folder: Path, device: str = "auto") -> Pass:
     """
     chosen = choose_device(device)
     if chosen.type == "cpu" and config.window is not None:
-        side = min(_SIDE, config.height, config.width)
-        config = dataclasses.replace(config, height=side, width=side)
+        config = dataclasses.replace(config, height=min(_SIDE, config.height), width=min(_SIDE, config.width))
     networks = load_networks(config, chosen, weights=folder)
     random = np.random.default_rng(0)
     portrait = random.integers(60, 200, (config.height, config.width, 3), np.uint8)

@@ -94,6 +94,8 @@ def _unpickled(source: Path) -> dict[str, Tensor]:
         mapped = {"mmap": True} if start.startswith(b"PK") else {}
         found = torch.load(source, map_location="cpu", weights_only=True, **mapped)
     except pickle.UnpicklingError as error:
+        if "unsupported global" not in str(error).lower() and "unsupported class" not in str(error).lower():
+            raise UserError(f"{source} is damaged or cut off, or no pickle at all") from error
         raise UserError(
             f"{source} holds more than tensors, perhaps code that would run when it is loaded: it was not loaded"
         ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -50,15 +51,19 @@ def ask(file: CheckpointFile) -> Remote:
     from huggingface_hub.utils import build_hf_headers
 
     with _plain_errors(file):
-        url = hub.hf_hub_url(file.repository, file.file, revision=file.revision or None)
+        url = hub.hf_hub_url(file.repository, file.file, revision=file.revision or None, endpoint=_endpoint())
         headers = build_hf_headers()
-        found = hub.get_hf_file_metadata(url, timeout=_PATIENCE, headers=headers)
+        found = hub.get_hf_file_metadata(url, timeout=_PATIENCE, headers=headers, endpoint=_endpoint())
     size, sha256 = found.size or 0, found.etag if _SHA256.fullmatch(found.etag or "") else ""
     where = f"{file.repository}: {file.file}"
     if file.size and size and size != file.size:
-        raise UserError(f"the hub's {where} has {size:,} bytes, not {file.size:,}: it is not the file that was published")
+        raise UserError(
+            f"the hub's {where} has {size:,} bytes, not {file.size:,}: it is not the file that was published"
+        )
     if file.sha256 and sha256 and sha256 != file.sha256:
-        raise UserError(f"the hub's {where} has the SHA-256 {sha256[:12]}…, not {file.sha256[:12]}…: it is another file")
+        raise UserError(
+            f"the hub's {where} has the SHA-256 {sha256[:12]}…, not {file.sha256[:12]}…: it is another file"
+        )
     if file.revision and len(file.revision) == 40 and found.commit_hash not in (None, file.revision):
         raise UserError(f"the hub's {where} is of revision {found.commit_hash}, not {file.revision}")
     source = found.location or url
@@ -118,7 +123,7 @@ def _bar() -> type[Any]:
 @contextmanager
 def _plain_errors(file: CheckpointFile) -> Iterator[None]:
     """Raises UserError, a line, for whatever the hub or the way to it does."""
-    from huggingface_hub import constants, errors
+    from huggingface_hub import errors
     from huggingface_hub.utils import logging
 
     where, before = f"{file.repository}: {file.file}", logging.get_verbosity()
@@ -130,7 +135,7 @@ def _plain_errors(file: CheckpointFile) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         raise UserError(f"cannot get {where}: {_answer(error)}") from error
     except errors.LocalEntryNotFoundError as error:
-        raise UserError(f"cannot get {where}: the hub at {constants.ENDPOINT} cannot be reached") from error
+        raise UserError(f"cannot get {where}: the hub at {_endpoint()} cannot be reached") from error
     except OSError as error:
         if error.errno is not None and error.errno not in (errno.ECONNREFUSED, errno.ECONNRESET, errno.ENETUNREACH):
             raise  # the disk's
@@ -139,11 +144,18 @@ def _plain_errors(file: CheckpointFile) -> Iterator[None]:
         if type(error).__module__.partition(".")[0] not in ("httpx", "httpx2", "httpcore", "httpcore2"):
             raise
         raise UserError(
-            f"cannot get {where}: the hub at {constants.ENDPOINT} cannot be reached ({type(error).__name__}); run the "
+            f"cannot get {where}: the hub at {_endpoint()} cannot be reached ({type(error).__name__}); run the "
             "command again to go on, or use `characters models import` where there is no network"
         ) from error
     finally:
         logging.set_verbosity(before)
+
+
+def _endpoint() -> str:
+    """The hub's address. Read anew, because the library reads it once, when it is imported."""
+    from huggingface_hub import constants
+
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or constants.ENDPOINT
 
 
 def _answer(error: Any) -> str:

@@ -1,10 +1,10 @@
-"""Bring a model's published files to this machine: from a hub, or from a folder. A model appears whole or not at all."""
+"""Bring a model's published files to this machine, from a hub or a folder. A model appears whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path

@@ -162,8 +162,9 @@ def _vae_names(names: Iterable[str], config: ModelConfig) -> dict[str, list[str]
     wan = config.autoencoder.wan
     if wan is None:
         return {name: [name] for name in names}
-    renamed: dict[str, str] = translate_vae({name: name for name in names}, wan)  # type: ignore[arg-type, misc]
-    return {ours: [theirs] for ours, theirs in renamed.items()}
+    # It looks at names alone: names stand for tensors here.
+    renamed: Mapping[str, object] = translate_vae({name: name for name in names}, wan)  # type: ignore[arg-type, misc]
+    return {ours: [str(theirs)] for ours, theirs in renamed.items()}
 
 
 def _ear_names(names: Iterable[str]) -> dict[str, list[str]]:

@@ -163,7 +163,7 @@ def write_character(
 
     made.portrait.save(folder / "portrait.png")
     made.seen(config.height, config.width, config.framing).save(folder / "preview.png")
-    data: dict[str, object] = fields | {"portrait": "portrait.png"}
+    data: dict[str, object] = {**fields, "portrait": "portrait.png"}
     if made.photograph is not None:
         assert made.place is not None
         made.photograph.save(folder / "photograph.jpg", quality=95, subsampling=0)

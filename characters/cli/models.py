@@ -131,7 +131,9 @@ def check(name: str, device: str, machine: bool) -> None:
     if machine:
         files = [dataclasses.asdict(report) for report in reports]
         run = dataclasses.asdict(made) if made else None
-        click.echo(json.dumps({"model": name, "folder": str(folder), "fault": fault, "files": files, "pass": run}, indent=1))
+        click.echo(
+            json.dumps({"model": name, "folder": str(folder), "fault": fault, "files": files, "pass": run}, indent=1)
+        )
     else:
         _show(reports)
         if made:

@@ -75,7 +75,7 @@ class Face:
 
     def moved(self, x: float, y: float) -> Face:
         """In a picture whose origin lies at (-x, -y) of this one."""
-        return Face(self.points + np.float32((x, y)), self.score)
+        return Face(self.points + np.array((x, y), np.float32), self.score)
 
 
 def available() -> bool:

@@ -1,4 +1,4 @@
-"""Pictures of a face, framed as a model wants them: the eyes' middle and the face's height where its training had them."""
+"""Pictures framed as a model wants them: the eyes' middle and the face's height where its training had them."""
 
 from __future__ import annotations
 

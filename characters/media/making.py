@@ -84,7 +84,9 @@ def _without_face(image: Image.Image, path: str | Path) -> tuple[Image.Image, st
         corners = [tuple(s * step / _STEPS for s in spare) for step in range(_STEPS + 1)]
         boxes = [(x, y, x + right - left, y + bottom - top) for x, y in corners]
         crops = [image.resize((width, height), Image.Resampling.LANCZOS, box=box) for box in boxes]
-        return max(crops, key=lambda crop: float(np.asarray(crop).std((0, 1)).max())), "the fullest part of it was taken"
+        return max(
+            crops, key=lambda crop: float(np.asarray(crop).std((0, 1)).max())
+        ), "the fullest part of it was taken"
     whole = "the whole of it" if (round(right - left), round(bottom - top)) == image.size else ""
     return portrait, f"{whole or ('its middle' if left > 0.5 else 'its top')} was taken as it is"
 

@@ -278,7 +278,11 @@ def portrait_note(config: ModelConfig, kind: str, name: str) -> str:
     if not config.portraits or kind in config.portraits:
         return ""
     shown = {"drawn": "drawn portraits", "photograph": "photographs"}
-    effect = "on a photograph the lips hardly move and the picture smears" if kind == "photograph" else "others come out wrong"
+    effect = (
+        "on a photograph the lips hardly move and the picture smears"
+        if kind == "photograph"
+        else "others come out wrong"
+    )
     known = " and ".join(shown[portrait] for portrait in config.portraits)
     return f"model {name!r} animates {known} only: {effect}; `characters models list` says which model animates what"
 
