@@ -95,12 +95,16 @@ def find_faces(image: Image.Image) -> tuple[list[Face], int]:
 
     Returns:
         The faces as they are in `image.rotate(turned, expand=True)`, and turned: 0, or 90, 180 or 270 degrees
-        counter-clockwise if none is found in the picture as it is.
+        counter-clockwise if the picture stands on its side or its head.
     """
-    if faces := _upright_faces(image, _SURE, _FACE):
-        return faces, 0
-    for turned in (270, 90, 180):
-        if faces := _upright_faces(image.rotate(turned, expand=True), _SURE_TURNED, _FACE_TURNED):
+    for turned in (0, 270, 90, 180):
+        limits = (_SURE, _FACE) if turned == 0 else (_SURE_TURNED, _FACE_TURNED)
+        if faces := _upright_faces(image.rotate(turned, expand=True), *limits):
+            # The detector knows faces that lie on their side too.
+            if more := round(faces[0].roll / 90) * 90 % 360:
+                upright = _upright_faces(image.rotate(turned + more, expand=True), _SURE, _FACE)
+                if upright and abs(upright[0].roll) < 45:
+                    return upright, (turned + more) % 360
             return faces, turned
     return [], 0
 

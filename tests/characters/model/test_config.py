@@ -13,7 +13,9 @@ def test_every_shipped_config_is_sound(name):
     with torch.device("meta"):
         dit = DiT(config)
     assert dit.head_dim in (64, 128)
-    assert config.tokens == {"small": 187, "leaptalk": 1024, "flashhead-pro": 1024}.get(name, 2992)
+    assert config.tokens == {"small": 187, "leaptalk": 1024, "leaptalk-tae": 1024, "flashhead-pro": 1024}.get(
+        name, 2992
+    )
 
 
 @pytest.mark.parametrize(("name", "billions"), [("reference-57b", 56.6), ("wan-14b", 14.0), ("wan-1.3b", 1.4)])
