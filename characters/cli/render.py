@@ -40,9 +40,12 @@ TEXT_RATE = 15.0  # characters a second, about, for the progress bar
 @click.option("--text", help="Text to say in the character's own voice.")
 @click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="The video to write, an .mp4.")
 @click.option("--model", default="small", show_default=True, help="A model of conf/model.")
+@click.option("--mark", is_flag=True, help='Show "AI-generated" in the picture.')
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Of the motion.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
-def render(character: str, audio: Path | None, text: str | None, out: Path, model: str, seed: int, device: str) -> None:
+def render(
+    character: str, audio: Path | None, text: str | None, out: Path, model: str, mark: bool, seed: int, device: str
+) -> None:
     """Make a video of a character saying a recording or a text.
 
     The video has 24 frames a second, H.264 and AAC. Memory does not grow with the recording.
@@ -67,6 +70,7 @@ def render(character: str, audio: Path | None, text: str | None, out: Path, mode
         assert text is not None
         source, seconds = spoken_chunks(check_text(text), who.character.voice)
     from characters.generate.stream import open_stream
+    from characters.media.mark import Mark
     from characters.model.config import load_model_config, portrait_note
 
     config = load_model_config(model)
@@ -75,12 +79,13 @@ def render(character: str, audio: Path | None, text: str | None, out: Path, mode
     portrait = character_portrait(who, config.height, config.width, config.framing)
     stream = open_stream(model=model, portrait=portrait, seed=seed, device=device)
 
+    drawn = Mark(stream.height, stream.width) if mark else None
     statistics = Statistics(started)
     with VideoWriter(out, stream.width, stream.height, stream.fps) as writer, _progress() as progress:
         task = progress.add_task(who.character.name, total=seconds)
         for chunk in stream.run(source):
             before = time.perf_counter()
-            writer.write(chunk.frames, chunk.pcm)
+            writer.write(drawn.on_rgb(chunk.frames) if drawn else chunk.frames, chunk.pcm)
             statistics.add(chunk, time.perf_counter() - before)
             progress.update(task, completed=statistics.seconds)
         progress.update(task, total=statistics.seconds)

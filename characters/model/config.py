@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from omegaconf import MISSING
 
 from characters.checkpoints.store import find_weights
-from characters.config import load_conf
+from characters.config import conf_names, load_conf
 from characters.errors import UserError
 from characters.media.framing import Framing
 from characters.model.audio_projection import AudioProjectionConfig
@@ -285,6 +286,12 @@ def portrait_note(config: ModelConfig, kind: str, name: str) -> str:
     )
     known = " and ".join(shown[portrait] for portrait in config.portraits)
     return f"model {name!r} animates {known} only: {effect}; `characters models list` says which model animates what"
+
+
+@cache
+def models_for(kind: str) -> list[str]:
+    """Names of the models of conf/model that animate portraits of this kind, "drawn" or "photograph"."""
+    return [name for name in conf_names("model") if kind in load_model_config(name).portraits]
 
 
 def with_context(config: ModelConfig, context: int, name: str) -> ModelConfig:
