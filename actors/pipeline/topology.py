@@ -275,8 +275,11 @@ def plan_topology(profile: Profile) -> Topology:
 
 
 def check_weights(topology: Topology) -> None:
-    """Raise UserError for a model with random weights whose profile does not say `random_weights: true`."""
+    """Raise UserError for a model without weights on this machine whose profile doesn't say `random_weights: true`."""
     profile = topology.profile
+    if topology.model.files and topology.model.random_weights and not profile.random_weights:
+        name = topology.model.weights
+        raise UserError(f"the weights of model {profile.model!r} are not on this machine: characters models get {name}")
     if topology.model.random_weights and not profile.random_weights:
         raise UserError(
             f"model {profile.model!r} has no trained weights, so its pictures are noise; "

@@ -12,7 +12,6 @@ from characters.character import user_folder
 from characters.errors import UserError
 from characters.output import whole_file
 
-SETTING = "CHARACTERS_MODELS"
 RECORD = "model.json"
 SHIPPED = Path(__file__).resolve().parents[1] / "weights"
 
@@ -39,15 +38,15 @@ class Kept:
 
 def models_folder() -> Path:
     """`$CHARACTERS_MODELS`, else `characters-models` beside the user's own characters."""
-    set_to = os.environ.get(SETTING, "")
+    set_to = os.environ.get("CHARACTERS_MODELS", "")
     if not set_to:
         return user_folder().with_name("characters-models")
     try:
         folder = Path(set_to).expanduser()
     except RuntimeError as error:  # ~nobody
-        raise UserError(f"{SETTING} is {set_to!r}: {error}") from error
+        raise UserError(f"CHARACTERS_MODELS is {set_to!r}: {error}") from error
     if not folder.is_absolute():
-        raise UserError(f"{SETTING} must be an absolute path, not {set_to!r}")
+        raise UserError(f"CHARACTERS_MODELS must be an absolute path, not {set_to!r}")
     return folder
 
 

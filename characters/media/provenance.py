@@ -75,7 +75,7 @@ def load_signer(environment: Mapping[str, str] = os.environ) -> Signer | None:
     Raises:
         UserError: half of what is needed, or files that cannot be read.
     """
-    paths = [environment.get(name, "") for name in (CERTIFICATE, KEY)]
+    paths = [environment.get("CHARACTERS_C2PA_CERTIFICATE", ""), environment.get("CHARACTERS_C2PA_KEY", "")]
     if not any(paths):
         return None
     if not all(paths):
