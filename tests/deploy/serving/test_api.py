@@ -24,6 +24,7 @@ from deploy.serving.records import Records, Run
 from deploy.serving.session_manager import LivekitGone, PipelineGone, Replicas, SessionManager
 from deploy.serving.sessions import Session
 from deploy.serving.settings import Settings
+from deploy.serving.tokens import character_token
 from tests.deploy.serving.test_webhook import ACCESS, event, sign
 from tests.deploy.store import FakeStore
 
@@ -143,6 +144,11 @@ def test_characters_have_all_that_the_page_shows(open_api: Open) -> None:
     picture = client.get(amara["portrait_url"])
     assert picture.status_code == 200
     assert picture.headers["content-type"] == "image/png"
+
+
+def test_the_character_in_a_room_says_that_it_is_generated() -> None:
+    attributes = claims(character_token(ACCESS, "characters-1", "ruby", "Ruby"))["attributes"]
+    assert attributes["characters.ai_generated"] == "true" and attributes["characters.slug"] == "ruby"
 
 
 def test_characters_say_which_model_their_portraits_need(open_api: Open) -> None:
