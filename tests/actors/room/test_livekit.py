@@ -63,4 +63,4 @@ def test_a_marked_room_shows_the_words() -> None:
         room.close()
     (shown,) = sent
     luma = shown[: 272 * 176].reshape(272, 176)
-    assert (frame == 100).all() and (luma[:200] == 100).all() and luma[240:].max() > 200 > 60 > luma[240:].min()
+    assert (frame == 100).all() and (luma[:200] == 100).all() and luma[240:].max() > 200 > 80 > luma[240:].min()

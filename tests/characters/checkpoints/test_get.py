@@ -121,6 +121,15 @@ def test_a_hub_that_refuses_is_a_line(
     assert models_in(store) == [] and parts(store) == [], "nothing is downloaded before all files have been asked about"
 
 
+def test_a_token_is_sent(run: RunFixture, hub: Hub, store: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.status[DIT] = 404
+    run("models", "get", model)
+    assert not hub.authorised
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    result = run("models", "get", model)
+    assert hub.authorised and "hf_secret" not in result.err
+
+
 def test_no_network_is_a_line(run: RunFixture, store: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     result = run("models", "get", model)
