@@ -108,6 +108,11 @@ def _ear_name(name: str) -> str:
     return f"wav2vec2.encoder.{name}"
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client that hangs up is no news."""
+
+
 @dataclass
 class Hub:
     """A hub over HTTP.
@@ -143,7 +148,7 @@ class Hub:
             def do_GET(self) -> None:
                 hub._answer(self)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         return self

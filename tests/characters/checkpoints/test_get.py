@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
-import subprocess
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import utils
 
+from characters.checkpoints.install import get, plan_get
 from characters.checkpoints.store import read_record
+from characters.cli.main import main
+from characters.model.config import load_model_config
 from tests.characters.checkpoints.published import COMMIT, FILES, Hub, write_config
 
-ROOT = Path(__file__).parents[3]
 DIT = FILES[0][2]
 NAMES = sorted([name for name, *_ in FILES])
 RunFixture = Callable[..., object]
@@ -74,31 +79,47 @@ def test_a_cut_connection_is_gone_on_with(
     assert ("GET", DIT, "bytes=36864-") in hub.asked
 
 
-def test_a_download_that_was_killed_is_gone_on_with(hub: Hub, store: Path, model: str, published: Path) -> None:
-    """The program itself, killed in the middle of a file."""
-    size = (published / "head" / DIT).stat().st_size
-    command = [sys.executable, "-m", "characters", "models", "get", model]
-    slow = (
-        "import sys, time\nfrom huggingface_hub import constants, utils\nconstants.DOWNLOAD_CHUNK_SIZE = 4096\n"
-        "class Bar(utils.tqdm):\n    def update(self, n=1):\n        time.sleep(0.05)\n"
-        "from characters.checkpoints import hub\nhub._bar = lambda: Bar\n"
-        "from characters.cli.main import main\nmain(sys.argv[1:])"
-    )
-    process = subprocess.Popen([sys.executable, "-c", slow, *command[3:]], cwd=ROOT, stderr=subprocess.DEVNULL)
+def forked(work: Callable[[], object], said: Path) -> int:
+    """Runs in a process of its own, which has all modules already; what it prints goes to a file. Returns its id."""
+    process = os.fork()
+    if process:
+        return process
     try:
-        for _ in range(600):
-            found = [path for path in store.glob(".tiny.part/dit.*.part") if path.stat().st_size > 8_192]
-            if found or process.poll() is not None:
-                break
-            time.sleep(0.05)
-        process.kill()
-        process.wait()
-        there = found[0].stat().st_size
-        assert 0 < there < size and models_in(store) == []
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        with open(said, "w") as out:
+            os.dup2(out.fileno(), 1)
+            os.dup2(out.fileno(), 2)
+            sys.stdout = sys.stderr = os.fdopen(2, "w")
+            work()
     finally:
-        process.kill()
-    assert done.returncode == 0, done.stderr
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def test_a_download_that_was_killed_is_gone_on_with(
+    run: RunFixture, hub: Hub, store: Path, model: str, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (published / "head" / DIT).stat().st_size
+
+    class Slow(utils.tqdm):
+        def update(self, n: float | None = 1) -> None:
+            threading.Event().wait(0.05)
+
+    config = load_model_config(model)
+    with monkeypatch.context() as slow:
+        slow.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
+        slow.setattr("characters.checkpoints.hub._bar", lambda: Slow)
+        process = forked(lambda: get(config, plan_get(config)), tmp_path / "said")
+    try:
+        give_up = time.monotonic() + 60
+        while not (found := [p for p in store.glob(".tiny.part/dit.*.part") if p.stat().st_size > 8_192]):
+            assert time.monotonic() < give_up, (tmp_path / "said").read_text()
+            threading.Event().wait(0.02)
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+    there = found[0].stat().st_size
+    assert 0 < there < size and models_in(store) == []
+    assert run("models", "get", model).code == 0
     assert ("GET", DIT, f"bytes={there}-") in hub.asked
 
 
@@ -177,16 +198,16 @@ def test_a_full_disk_is_told_before_and_during(
     assert not [method for method, *_ in hub.asked if method == "GET"] and models_in(store) == []
 
 
-def test_a_disk_that_fills_up_is_a_line(hub: Hub, store: Path, model: str) -> None:
+def test_a_disk_that_fills_up_is_a_line(hub: Hub, store: Path, model: str, tmp_path: Path) -> None:
     """A limit on a file's size is the nearest to a full disk that a test may have."""
-    code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
-        "from characters.cli.main import main; main(sys.argv[1:])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "models", "get", model], cwd=ROOT, capture_output=True, text=True, env=os.environ
-    )
-    assert done.returncode == 2 and done.stderr.strip().splitlines()[-1].endswith("the disk is full"), done.stderr
+
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+        main(["models", "get", model])
+
+    os.waitpid(forked(fill, tmp_path / "said"), 0)
+    said = (tmp_path / "said").read_text().strip().splitlines()[-1]
+    assert said.startswith("error: cannot write") and said.endswith("the disk is full"), said
     assert models_in(store) == []
 
 
