@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,33 @@ class Voice:
 
 
 @dataclass(frozen=True)
+class Photograph:
+    """A photograph of a person, from which each model's own portrait is cropped.
+
+    Attributes:
+        file: file name of the picture, inside the character's folder.
+        eyes: the middle between the eyes, x and y in pixels.
+        height: of the face, from where the hair begins to the chin, in pixels.
+        roll: of the line of the eyes, in degrees, clockwise; a head that leans far is levelled.
+        consent: what was stated about the person's consent when the character was made, and when.
+    """
+
+    file: str
+    eyes: list[float]
+    height: float
+    roll: float = 0.0
+    consent: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.eyes) != 2 or not self.height > 0:
+            raise ValueError("photograph.eyes must be x and y in pixels, photograph.height more than 0")
+        if not all(math.isfinite(number) for number in (*self.eyes, self.height, self.roll)):
+            raise ValueError("photograph.eyes, height and roll must be finite")
+        if not self.file.strip():
+            raise ValueError("photograph.file is empty")
+
+
+@dataclass(frozen=True)
 class Character:
     """The contents of `character.yaml`.
 
@@ -53,6 +81,7 @@ class Character:
         persona: who the character is; instructions for the language model.
         greeting: what the character says first.
         voice: how the character sounds.
+        photograph: for a character who is a person on a photograph: the photograph.
     """
 
     name: str
@@ -61,6 +90,12 @@ class Character:
     persona: str = ""
     greeting: str = ""
     voice: Voice = field(default_factory=Voice)
+    photograph: Photograph | None = None
+
+    @property
+    def kind(self) -> str:
+        """ "drawn" or "photograph": what its portrait is."""
+        return "drawn" if self.photograph is None else "photograph"
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -169,6 +204,8 @@ def load_folder(folder: Path) -> LoadedCharacter:
     character = load_yaml(file, Character)
     root = folder.resolve()
     portrait = _inside(root, character.portrait, f"{file}: portrait")
+    if character.photograph is not None:
+        _inside(root, character.photograph.file, f"{file}: photograph.file")
     name, colon, model = character.voice.engine.partition(":")
     if name == "piper" and colon:
         voice = _inside(root, model, f"{file}: voice.engine")

@@ -140,6 +140,8 @@ class Ingress:
             records,
             metrics=metrics,
             random_weights=topology.model.random_weights,
+            framing=topology.model.framing,
+            portraits=topology.model.portraits,
         )
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:

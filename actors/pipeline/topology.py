@@ -71,6 +71,7 @@ class Profile:
             more than the stages that follow one another.
         exact_timings: whether each stage waits for the GPU at its end, so that its stamps are exact.
         random_weights: whether a model without trained weights may be served. Its pictures are noise.
+        mark: whether the picture shows the words "AI-generated". The room's metadata say so in any case.
         voice: how the character hears, thinks and speaks.
         scaling: how many sessions run at a time.
     """
@@ -87,6 +88,7 @@ class Profile:
     flight: int = 0
     exact_timings: bool = True
     random_weights: bool = False
+    mark: bool = False
     voice: VoiceConfig = field(default_factory=VoiceConfig)
     scaling: Scaling = field(default_factory=Scaling)
 
@@ -273,8 +275,11 @@ def plan_topology(profile: Profile) -> Topology:
 
 
 def check_weights(topology: Topology) -> None:
-    """Raise UserError for a model with random weights whose profile does not say `random_weights: true`."""
+    """Raise UserError for a model without weights on this machine whose profile doesn't say `random_weights: true`."""
     profile = topology.profile
+    if topology.model.files and topology.model.random_weights and not profile.random_weights:
+        name = topology.model.weights
+        raise UserError(f"the weights of model {profile.model!r} are not on this machine: characters models get {name}")
     if topology.model.random_weights and not profile.random_weights:
         raise UserError(
             f"model {profile.model!r} has no trained weights, so its pictures are noise; "

@@ -17,6 +17,7 @@ from actors.room.stub import StubRoom
 from characters.generate.cached import CachedGenerator
 from characters.generate.decoder import LatentDecoder
 from characters.generate.networks import load_networks
+from characters.media.mark import Mark
 from characters.model.config import ModelConfig
 
 
@@ -33,7 +34,7 @@ def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
         shard = next((role.shard for role in stage.roles if role.shard is not None), None)
         layers = shard.layers if shard is not None else (0, 0)
         networks = load_networks(
-            model, stage.device, layers=layers, precision=profile.precision, random_weights=not model.weights
+            model, stage.device, layers=layers, precision=profile.precision, random_weights=model.random_weights
         )
     for role in stage.roles:
         match role.kind:
@@ -51,11 +52,12 @@ def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
             case "publisher":
                 aligner = built["aligner"]
                 assert isinstance(aligner, AudioAligner)
-                built[role.name] = RoomPublisher(lambda session: _join(session, model), aligner.played)
+                built[role.name] = RoomPublisher(lambda session: _join(session, model, profile.mark), aligner.played)
     return built
 
 
-def _join(session: SessionSpec, model: ModelConfig) -> Outlet:
+def _join(session: SessionSpec, model: ModelConfig, mark: bool) -> Outlet:
     if session.room.kind == "stub":
         return StubRoom()
-    return LivekitRoom(session.room, model.height, model.width)
+    drawn = Mark(model.height, model.width) if mark else None
+    return LivekitRoom(session.room, model.height, model.width, drawn)

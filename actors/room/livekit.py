@@ -13,6 +13,7 @@ import numpy as np
 from actors.pipeline.session import RoomAddress
 from characters.chunk import FPS, SAMPLE_RATE
 from characters.errors import UserError
+from characters.media.mark import Mark
 
 if TYPE_CHECKING:
     from livekit import rtc
@@ -30,6 +31,7 @@ class LivekitRoom:
     Args:
         address: of the room.
         height, width: of the frames.
+        mark: drawn on every frame; None = nothing is.
 
     Attributes:
         room: the SDK's; its callbacks and coroutines belong to `loop`.
@@ -42,11 +44,11 @@ class LivekitRoom:
     # The SDK takes sound from its queue every 10 ms, and sends a packet when it holds 20 ms.
     sound_lag = 0.025
 
-    def __init__(self, address: RoomAddress, height: int, width: int) -> None:
+    def __init__(self, address: RoomAddress, height: int, width: int, mark: Mark | None = None) -> None:
         from livekit import rtc  # its native library starts threads, which do not survive a fork
 
         self._rtc = rtc
-        self._height, self._width = height, width
+        self._height, self._width, self._mark = height, width, mark
         self._gone = threading.Event()
         self._lock = threading.Lock()
         self._waiting = 0  # samples that the loop has not handed to the SDK yet
@@ -69,6 +71,7 @@ class LivekitRoom:
         if self._gone.is_set():
             raise ConnectionError("the LiveKit server has ended the connection")
         rtc = self._rtc
+        frame = frame if self._mark is None else self._mark.on_i420(frame)
         picture = rtc.VideoFrame(self._width, self._height, rtc.VideoBufferType.I420, frame.tobytes())
         about = rtc.FrameMetadata(frame_id=number % 2**32)
         self._video.capture_frame(picture, timestamp_us=timestamp_us, metadata=about)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from characters.errors import UserError
 
-PORTRAIT_SIZE = (1088, 704)  # height, width kept on disk: the largest model's, and the aspect of all of them
-PREVIEW_SIZE = (272, 176)  # the small model's
+if TYPE_CHECKING:
+    from characters.media.making import Made
+    from characters.model.config import ModelConfig
+
+log = logging.getLogger(__name__)
+
+CONSENT = "The person on the photograph agrees to be shown as a talking character, or it shows nobody who could agree."
 
 
 @click.command("list")
@@ -40,6 +49,8 @@ def list_command() -> None:
 @click.option("--persona", default="", help="Who the character is, for the language model.")
 @click.option("--greeting", default="", help="What it says first.")
 @click.option("--voice", default="hibari", show_default=True, help="A speech engine.")
+@click.option("--model", default="small", show_default=True, help="The model that the preview is for.")
+@click.option("--consent", is_flag=True, help=f'For a photograph. States: "{CONSENT}"')
 @click.option("--force", is_flag=True, help="Replace a character that exists.")
 def new(
     portrait: Path,
@@ -49,13 +60,18 @@ def new(
     persona: str,
     greeting: str,
     voice: str,
+    model: str,
+    consent: bool,
     force: bool,
 ) -> None:
     """Make a character from a portrait.
 
-    Crops the picture to the model's aspect. preview.png beside it is exactly what the small model sees.
+    Looks for the face, crops the picture to it and says what it did and what it doubts. A photograph is kept with room
+    around the head, and each model makes its own crop of it. preview.png beside it is exactly what --model sees.
     """
     from characters.character import Character, load_folder, slugify, user_folder
+    from characters.media.making import make_portrait
+    from characters.model.config import load_model_config
     from characters.speech import open_voice
 
     slug = slugify(name)
@@ -66,13 +82,16 @@ def new(
         Character(portrait="portrait.png", **fields)
     except ValueError as e:
         raise UserError(str(e)) from e
+    config = load_model_config(model)
+    made = make_portrait(portrait, config.height, config.width, config.framing)
     next(open_voice(voice).speak("Hello."), None)  # only speaking shows whether the voice exists
+    agreed = check_consent(portrait, consent) if made.photograph is not None else ""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name[:50]}.", dir=folder.parent) as work:
             draft = Path(work) / "new"
             draft.mkdir()
-            write_character(draft, portrait, fields, voice)
+            write_character(draft, made, config, fields, voice, agreed)
             load_folder(draft)
             old = Path(work) / "old"
             try:
@@ -85,6 +104,7 @@ def new(
                 raise
     except OSError as e:
         raise UserError(f"cannot write {folder}: {e.strerror or e}") from e
+    tell(portrait, made, config, model)
     click.echo(f"{folder}\npreview: {folder / 'preview.png'}")
     usage = str(folder) if out else slug
     click.echo(f'try: characters render --character {usage} --text "Hello, I am {name.strip()}." --out {slug}.mp4')
@@ -102,23 +122,53 @@ def check_target(folder: Path, force: bool) -> None:
         raise UserError(f"{folder} is already a character; choose another --name, or --force to replace it")
 
 
-def write_character(folder: Path, portrait: Path, fields: dict[str, str], voice: str) -> None:
-    """Write portrait.png, preview.png and character.yaml into an existing folder.
+def check_consent(portrait: Path, given: bool) -> str:
+    """What is written down of the consent of the person on a photograph.
 
     Raises:
-        UserError: the portrait cannot be used.
+        UserError: nobody has given it.
+    """
+    if not given:
+        asked = f"{portrait} looks like a photograph of a person."
+        if not sys.stdin.isatty():
+            raise UserError(f'{asked} If this is true, add --consent: "{CONSENT}"')
+        click.echo(f"{asked}\n{CONSENT}", err=True)
+        if not click.confirm("Is this true?", err=True):
+            raise UserError("no character was made: the person on the photograph must agree")
+    return f"{datetime.now(UTC):%Y-%m-%d}: {CONSENT}"
+
+
+def tell(portrait: Path, made: Made, config: ModelConfig, model: str) -> None:
+    """Say what was done to the picture, what is doubtful and whether the model can animate it."""
+    from characters.model.config import portrait_note
+
+    kind = "drawn" if made.photograph is None else "photograph"
+    for note in made.notes:
+        log.warning("%s: %s", portrait, note)
+    if note := portrait_note(config, kind, model):
+        log.warning("%s", note)
+
+
+def write_character(
+    folder: Path, made: Made, config: ModelConfig, fields: dict[str, str], voice: str, consent: str
+) -> None:
+    """Write portrait.png, preview.png, of a photograph photograph.jpg, and character.yaml into an existing folder.
+
+    Raises:
         OSError: the folder cannot be written to.
     """
     import yaml
-    from PIL import Image
 
     from characters.character import FILE_NAME
-    from characters.media.portrait import check_content, load_portrait
 
-    picture = load_portrait(portrait, *PORTRAIT_SIZE)
-    check_content(picture, portrait)
-    Image.fromarray(picture).save(folder / "portrait.png")
-    Image.fromarray(load_portrait(folder / "portrait.png", *PREVIEW_SIZE)).save(folder / "preview.png")
-    data = fields | {"portrait": "portrait.png", "voice": {"engine": voice, "speed": 1.0, "pitch": 0.0}}
+    made.portrait.save(folder / "portrait.png")
+    made.seen(config.height, config.width, config.framing).save(folder / "preview.png")
+    data: dict[str, object] = {**fields, "portrait": "portrait.png"}
+    if made.photograph is not None:
+        assert made.place is not None
+        made.photograph.save(folder / "photograph.jpg", quality=95, subsampling=0)
+        place = {"eyes": [*made.place.eyes], "height": made.place.height, "roll": made.place.roll}
+        data["photograph"] = {"file": "photograph.jpg"} | place | {"consent": consent}
+    data["voice"] = {"engine": voice, "speed": 1.0, "pitch": 0.0}
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     (folder / FILE_NAME).write_text(text, encoding="utf-8")

@@ -20,6 +20,7 @@ COMMANDS = {
     "render": ("characters.cli.render:render", "Make a video of a character saying a recording or a text."),
     "list": ("characters.cli.gallery:list_command", "List the characters at hand."),
     "new": ("characters.cli.gallery:new", "Make a character from a portrait."),
+    "models": ("characters.cli.models:models", "Bring, check and list models."),
     "evaluate": ("characters.cli.evaluate:evaluate", "Measure how good a model is."),
     "corpus": ("characters.cli.train:corpus", "Make the speech corpus for training."),
     "train": ("characters.cli.train:train", "Train a model on rendered characters."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from characters.character import Voice
     from characters.chunk import Chunk
+
+log = logging.getLogger(__name__)
 
 MAX_TEXT = 20_000  # characters: about half an hour of speech
 LEAD_IN = 0.3  # seconds of silence before a spoken text
@@ -37,9 +40,12 @@ TEXT_RATE = 15.0  # characters a second, about, for the progress bar
 @click.option("--text", help="Text to say in the character's own voice.")
 @click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="The video to write, an .mp4.")
 @click.option("--model", default="small", show_default=True, help="A model of conf/model.")
+@click.option("--mark", is_flag=True, help='Show "AI-generated" in the picture.')
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Of the motion.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
-def render(character: str, audio: Path | None, text: str | None, out: Path, model: str, seed: int, device: str) -> None:
+def render(
+    character: str, audio: Path | None, text: str | None, out: Path, model: str, mark: bool, seed: int, device: str
+) -> None:
     """Make a video of a character saying a recording or a text.
 
     The video has 24 frames a second, H.264 and AAC. Memory does not grow with the recording.
@@ -49,7 +55,7 @@ def render(character: str, audio: Path | None, text: str | None, out: Path, mode
     # Check what is cheap to check before the model is loaded.
     from characters.character import load_character
     from characters.media.audio import open_audio
-    from characters.media.portrait import load_portrait
+    from characters.media.portrait import character_portrait
     from characters.media.video import VideoWriter, check_output
 
     started = time.perf_counter()
@@ -63,18 +69,23 @@ def render(character: str, audio: Path | None, text: str | None, out: Path, mode
     else:
         assert text is not None
         source, seconds = spoken_chunks(check_text(text), who.character.voice)
-    from characters.generate.stream import frame_size, open_stream
+    from characters.generate.stream import open_stream
+    from characters.media.mark import Mark
+    from characters.model.config import load_model_config, portrait_note
 
-    height, width = frame_size(model)
-    portrait = load_portrait(who.portrait, height, width)
+    config = load_model_config(model)
+    if note := portrait_note(config, who.character.kind, model):
+        log.warning("%s", note)
+    portrait = character_portrait(who, config.height, config.width, config.framing)
     stream = open_stream(model=model, portrait=portrait, seed=seed, device=device)
 
+    drawn = Mark(stream.height, stream.width) if mark else None
     statistics = Statistics(started)
     with VideoWriter(out, stream.width, stream.height, stream.fps) as writer, _progress() as progress:
         task = progress.add_task(who.character.name, total=seconds)
         for chunk in stream.run(source):
             before = time.perf_counter()
-            writer.write(chunk.frames, chunk.pcm)
+            writer.write(drawn.on_rgb(chunk.frames) if drawn else chunk.frames, chunk.pcm)
             statistics.add(chunk, time.perf_counter() - before)
             progress.update(task, completed=statistics.seconds)
         progress.update(task, total=statistics.seconds)

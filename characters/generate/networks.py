@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from characters.checkpoints.store import find_weights
 from characters.device import choose_device, fast_dtype
 from characters.errors import UserError
 from characters.model.audio_projection import AudioProjection
 from characters.model.autoencoder import Autoencoder
-from characters.model.checkpoint import WEIGHTS_FOLDER, load_tensors, load_weights
+from characters.model.checkpoint import load_tensors, load_weights
 from characters.model.config import ModelConfig, S2vConfig, load_model_config
 from characters.model.dit import DiT
 from characters.model.frame_decoder import build_autoencoder
@@ -108,16 +109,18 @@ def load_networks(
         weights: folder with dit.safetensors (or a folder dit of shards) and autoencoder.safetensors; of a window model
             also ear.safetensors, and where they are apart lora.safetensors and audio_proj.safetensors; default: what
             the config names.
-        random_weights: draw weights that nobody has trained, the same in every process, where the config names none.
+        random_weights: draw weights that nobody has trained, the same in every process, where there are none.
 
     Raises:
         UserError: unknown model, no or damaged weights, no such device.
     """
     config = model if isinstance(model, ModelConfig) else load_model_config(model)
     if weights is None and config.weights:
-        weights = WEIGHTS_FOLDER / config.weights
+        weights = find_weights(config.weights)
     if weights is None and not random_weights:
         name = "this model" if isinstance(model, ModelConfig) else f"model {model!r}"
+        if config.files:
+            raise UserError(f"the weights of {name} are not on this machine: characters models get {config.weights}")
         raise UserError(f"{name} has no trained weights and so draws no character; use --model small")
     chosen = choose_device(device) if isinstance(device, str) else device
     dtype = dtype or fast_dtype(chosen)

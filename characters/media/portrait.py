@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageOps, PngImagePlugin, UnidentifiedImageError
 
 from characters.errors import UserError
+from characters.media.framing import Framing, Place, frame_face
+
+if TYPE_CHECKING:
+    from characters.character import LoadedCharacter
 
 log = logging.getLogger(__name__)
 
@@ -19,23 +25,55 @@ MAX_PIXELS = 64_000_000  # 192 MB as RGB; twice a good camera
 MAX_ASPECT = 3.0
 MIN_CONTRAST = 4.0  # standard deviation in 255ths, of the channel that varies most
 BACKGROUND = (226, 224, 219)  # shows through where a portrait is transparent
+_MODES = {"RGB": "RGB", "CMYK": "CMYK", "GRAY": "L", "Lab": "LAB"}  # of pixels that a colour profile is for
+
+# Of a PNG's profile, unpacked. Pillow refuses more than 1 MB, and profiles of printers have 2 and more.
+PngImagePlugin.MAX_TEXT_CHUNK = 16 << 20
 
 
 def load_portrait(path: str | Path, height: int, width: int) -> np.ndarray:
     """Read a portrait as uint8 [height, width, 3], RGB.
 
-    The EXIF orientation is applied. A soft neutral background shows through transparent parts. An animation gives its
-    first frame. The picture is cropped to the aspect of height x width: equally from both sides if it is too wide, from
-    below if it is too tall, because the head is at the top. It is resampled by Lanczos' method.
+    The EXIF orientation and the colour profile are applied. A soft neutral background shows through transparent parts.
+    An animation gives its first frame. The picture is cropped to the aspect of height x width: equally from both sides
+    if it is too wide, from below if it is too tall, because the head is at the top. It is resampled by Lanczos' method.
 
     Raises:
         UserError: the file is missing, unreadable, truncated or not an image; it has more than 64 million pixels
             (checked in the header, before anything is decoded), a side under 64 pixels, or an aspect beyond 3:1.
     """
-    image = _open(Path(path))
+    return crop_portrait(open_portrait(path), height, width)
+
+
+def open_portrait(path: str | Path) -> Image.Image:
+    """The whole picture in RGB, upright, in sRGB's colours; see `load_portrait`, also for what is raised."""
+    return _open(Path(path))
+
+
+def crop_portrait(image: Image.Image, height: int, width: int) -> np.ndarray:
+    """Crop and scale a picture in RGB as `load_portrait` does: uint8 [height, width, 3]."""
     box = crop_box(*image.size, height, width)
-    resized = image.resize((width, height), Image.Resampling.LANCZOS, box=box)
-    return np.array(resized, dtype=np.uint8)
+    return np.array(image.resize((width, height), Image.Resampling.LANCZOS, box=box), dtype=np.uint8)
+
+
+def character_portrait(who: LoadedCharacter, height: int, width: int, framing: Framing) -> np.ndarray:
+    """A character's portrait for a model: uint8 [height, width, 3], RGB.
+
+    Args:
+        who: the character.
+        height, width: of the model's frames in pixels.
+        framing: where the model wants the face of a photograph. Drawn portraits are cropped as `load_portrait` does.
+
+    Raises:
+        UserError: as `load_portrait`.
+    """
+    photograph = who.character.photograph
+    if photograph is None:
+        return load_portrait(who.portrait, height, width)
+    x, y = photograph.eyes
+    place = Place((x, y), photograph.height, photograph.roll)
+    framed, _ = frame_face(open_portrait(who.folder / photograph.file), place, height, width, framing)
+    return np.array(framed, dtype=np.uint8)
 
 
 def check_content(portrait: np.ndarray, path: str | Path) -> None:
@@ -69,7 +107,7 @@ def _open(path: Path) -> Image.Image:
                 if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
                     log.warning("%s is animated: its first frame is used", path)
                 image.load()
-                return _to_rgb(_upright(image))
+                return _to_rgb(_to_srgb(_upright(image), path))
     except Image.DecompressionBombError as e:
         raise UserError(f"{path} is too large: at most {MAX_PIXELS // 10**6} million pixels") from e
     except UnidentifiedImageError as e:
@@ -95,6 +133,33 @@ def _upright(image: Image.Image) -> Image.Image:
         return ImageOps.exif_transpose(image)
     except Exception:  # a good picture may have damaged metadata
         return image
+
+
+def _to_srgb(image: Image.Image, path: Path) -> Image.Image:
+    """A picture with a colour profile, in the colours that it means, as RGB or with its transparency as RGBA."""
+    profile = image.info.get("icc_profile")
+    if not profile or image.mode.startswith(("I", "F")):
+        return image
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        mode = _MODES[source.profile.xcolor_space.strip()]
+        alpha = image.convert("RGBA").getchannel("A") if image.has_transparency_data else None
+        pixels = image if image.mode == mode else image.convert("RGB").convert(mode)
+        converted = ImageCms.profileToProfile(
+            pixels,
+            source,
+            ImageCms.createProfile("sRGB"),
+            renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
+            outputMode="RGB",
+            flags=ImageCms.Flags.BLACKPOINTCOMPENSATION,
+        )
+    except (ImageCms.PyCMSError, KeyError, OSError, ValueError, TypeError):
+        log.warning("%s has a colour profile that cannot be read: its colours are taken as sRGB", path)
+        return image
+    assert converted is not None
+    if alpha is not None:
+        converted.putalpha(alpha)
+    return converted
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -18,6 +18,7 @@ from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 from characters import output
 from characters.chunk import FPS, SAMPLE_RATE
 from characters.errors import UserError
+from characters.media.provenance import COMMENT, load_signer
 from characters.output import put, temporary, write_error
 
 # The first of these that the installed FFmpeg has. B-frames are off, so that frames need no reordering delay.
@@ -47,17 +48,19 @@ class VideoWriter:
     grows with the video, by about 0.4 MB a minute.
 
     The file is written under a temporary name beside `path`. It moves to `path` when the `with` block ends without an
-    exception; after an exception it is removed, and an older file at `path` stays.
+    exception; after an exception it is removed, and an older file at `path` stays. Its comment says that it was
+    generated, and it is signed if `load_signer` knows a certificate.
 
     Raises:
-        UserError: an error of `check_output`; FFmpeg has no H.264 encoder; the disk fills up or the folder goes away.
+        UserError: an error of `check_output` or `load_signer`; FFmpeg has no H.264 encoder; the disk fills up or the
+            folder goes away.
     """
 
     def __init__(self, path: str | Path, width: int, height: int, fps: int = FPS) -> None:
         """`width` and `height` in pixels, both even; `fps`: frames a second."""
         if width % 2 or height % 2:
             raise ValueError(f"4:2:0 video needs even sides, not {width} x {height}")
-        self.path, self._fps = check_output(path), fps
+        self.path, self._fps, self._signer = check_output(path), fps, load_signer()
         self.width, self.height = width, height
         self.frame_count = 0
         encoder = next((name for name in VIDEO_ENCODERS if name in av.codecs_available), None)
@@ -79,6 +82,7 @@ class VideoWriter:
             self._container = av.open(self._temporary, "w", format="mp4", options={"movflags": "+faststart"})
         except OSError as e:
             raise write_error(self.path, e) from e
+        self._container.metadata["comment"] = COMMENT
         self._video = self._container.add_stream(encoder, rate=self._fps, options=VIDEO_ENCODERS[encoder])
         self._video.width, self._video.height, self._video.pix_fmt = self.width, self.height, "yuv420p"
         context = self._video.codec_context
@@ -134,6 +138,8 @@ class VideoWriter:
             with open(self._temporary, "rb+") as f:
                 os.fsync(f.fileno())  # a disk may report that it is full only now
             self._verify()
+            if self._signer is not None:
+                self._signer.sign(Path(self._temporary), self.path)
             put(self._temporary, self.path)
         except (OSError, av.FFmpegError) as e:
             raise write_error(self.path, e) from e

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from omegaconf import MISSING
 
-from characters.config import load_conf
+from characters.checkpoints.store import find_weights
+from characters.config import conf_names, load_conf
 from characters.errors import UserError
+from characters.media.framing import Framing
 from characters.model.audio_projection import AudioProjectionConfig
 from characters.model.speech_tokens import SpeechTokensConfig
 from characters.model.wav2vec2 import Wav2Vec2Config
@@ -188,6 +191,31 @@ class SamplerConfig:
 
 
 @dataclass
+class CheckpointFile:
+    """A published file that a model's weights are made from.
+
+    Attributes:
+        name: of the safetensors file that it becomes, in the model's folder.
+        repository: on the hub.
+        file: in the repository.
+        revision: of the repository, a commit; empty = the newest.
+        size: in bytes; 0 = the hub says.
+        sha256: of the published file; empty = the hub says.
+        licence: of the file.
+        prefix: put before the names of its tensors.
+    """
+
+    name: str = MISSING
+    repository: str = MISSING
+    file: str = MISSING
+    revision: str = ""
+    size: int = 0
+    sha256: str = ""
+    licence: str = ""
+    prefix: str = ""
+
+
+@dataclass
 class ModelConfig:
     """One model: frame size, latent size, context and parts.
 
@@ -201,7 +229,11 @@ class ModelConfig:
         s2v: a model made of Wan2.2-S2V.
         window: takes a window at a time instead of a chunk with a cache.
         lora_alpha: alpha of a LoRA adapter beside the weights; its strength is alpha / rank.
-        weights: folder of safetensors files below characters/weights; empty = random weights, which draw noise.
+        weights: folder of safetensors files, below characters/weights or among those that `characters models` brings;
+            empty = random weights, which draw noise.
+        files: published files that the weights are made from; empty = they ship, or there are none.
+        portraits: kinds of portraits that it can animate, "drawn" and "photograph"; empty = nobody has tried.
+        framing: where it wants the face of a photograph.
     """
 
     height: int = MISSING
@@ -218,6 +250,9 @@ class ModelConfig:
     window: WindowConfig | None = None
     lora_alpha: float = 64.0
     weights: str = ""
+    files: list[CheckpointFile] = field(default_factory=list)
+    portraits: list[str] = field(default_factory=list)
+    framing: Framing = field(default_factory=Framing)
 
     @property
     def frames(self) -> int:
@@ -226,8 +261,10 @@ class ModelConfig:
 
     @property
     def random_weights(self) -> bool:
-        """Whether a part has no trained weights: all pictures are noise then."""
+        """Whether a part has no trained weights on this machine: all pictures are noise then."""
         wan = self.autoencoder.wan
+        if self.files:
+            return find_weights(self.weights) is None
         return not self.weights or (wan is not None and not wan.weights)
 
     @property
@@ -267,6 +304,32 @@ def load_model_config(name: str) -> ModelConfig:
     config = load_conf("model", name, ModelConfig, "model")
     check(config, f"model {name}")
     return config
+
+
+def portrait_note(config: ModelConfig, kind: str, name: str) -> str:
+    """What is to be said before a model animates a portrait of this kind: "" if it can.
+
+    Args:
+        config: of the model.
+        kind: of the portrait: "drawn" or "photograph".
+        name: of the model.
+    """
+    if not config.portraits or kind in config.portraits:
+        return ""
+    shown = {"drawn": "drawn portraits", "photograph": "photographs"}
+    effect = (
+        "on a photograph the lips hardly move and the picture smears"
+        if kind == "photograph"
+        else "others come out wrong"
+    )
+    known = " and ".join(shown[portrait] for portrait in config.portraits)
+    return f"model {name!r} animates {known} only: {effect}; `characters models list` says which model animates what"
+
+
+@cache
+def models_for(kind: str) -> list[str]:
+    """Names of the models of conf/model that animate portraits of this kind, "drawn" or "photograph"."""
+    return [name for name in conf_names("model") if kind in load_model_config(name).portraits]
 
 
 def with_context(config: ModelConfig, context: int, name: str) -> ModelConfig:
@@ -342,3 +405,10 @@ def check(config: ModelConfig, where: str) -> None:
             "window.projection must take what window.ear gives",
         )
     require(0 <= config.sampler.context_noise < 1, "sampler.context_noise must be in [0, 1)")
+    names = [file.name for file in config.files]
+    require(
+        all(name.endswith(".safetensors") and "/" not in name for name in names) and len(set(names)) == len(names),
+        "files must have names of their own that end in .safetensors",
+    )
+    require(not config.files or bool(config.weights), "files need weights, the name of a folder for them")
+    require(set(config.portraits) <= {"drawn", "photograph"}, "portraits are drawn or photograph")

@@ -32,7 +32,7 @@ from actors.room import talking
 from actors.room.livekit import LivekitRoom
 from characters.character import load_character
 from characters.chunk import FPS, SAMPLE_RATE
-from characters.media.portrait import load_portrait
+from characters.media.portrait import character_portrait
 from deploy.cli.up import ENVIRONMENT
 from deploy.load.talk import QUESTIONS, SPEECH, quiet, speech
 from deploy.load.user import User
@@ -173,7 +173,7 @@ class Bench:
 
         model, room, character = self._topology.model, f"bench-{time.monotonic_ns()}", self._character.character
         token = character_token(self._access, room, CHARACTER, character.name)
-        portrait = load_portrait(self._character.portrait, model.height, model.width)
+        portrait = character_portrait(self._character, model.height, model.width, model.framing)
         gang = Gang(self._topology, factory=factory, health_timeout=30.0)
 
         async def play() -> User:

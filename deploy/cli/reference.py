@@ -116,9 +116,15 @@ VARIABLES = {
         "LIVEKIT_PUBLIC_URL": "Address of the LiveKit server that browsers are told; LIVEKIT_URL by default.",
         "OPENAI_API_KEY": "Key of a speech or language server; `key_variable` of the [voice](#voice) names another "
         "variable.",
-        "XDG_DATA_HOME": "Your own characters live in `$XDG_DATA_HOME/characters`; `~/.local/share` by default.",
+        "XDG_DATA_HOME": "Your own characters live in `$XDG_DATA_HOME/characters`, models in "
+        "`$XDG_DATA_HOME/characters-models`; `~/.local/share` by default.",
+        "CHARACTERS_MODELS": "Folder where `characters models` keeps what it brings, on every machine of a cluster.",
     },
     "The command line and training": {
+        "HF_ENDPOINT": "The hub that `characters models get` asks; `https://huggingface.co` by default.",
+        "CHARACTERS_C2PA_CERTIFICATE": "PEM file with a certificate for C2PA claims and those above it: rendered files "
+        "are signed with it. Needs the extra `c2pa`.",
+        "CHARACTERS_C2PA_KEY": "PEM file with that certificate's private key, without a password.",
         "RAY_DASHBOARD_ADDRESS": "Ray's dashboard for `characters status` and `characters scale`; "
         "`http://127.0.0.1:8265` by default.",
         "RAY_AUTH_TOKEN": "Token of the Ray cluster. `characters up` makes one and prints it.",

@@ -21,6 +21,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from characters.errors import did_you_mean
+from characters.model.config import models_for
 from deploy.serving.gate import ApiError, Gate
 from deploy.serving.session_manager import LivekitGone, LivekitRefused, SessionManager
 from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
@@ -71,6 +72,9 @@ class CharacterView(BaseModel):
     description: str
     greeting: str
     portrait_url: str
+    portrait: str = Field(description="drawn, or photograph.")
+    animated: bool = Field(description="Whether the model that runs animates such portraits, as far as is known.")
+    models: list[str] = Field(description="Models that do.")
 
 
 class NewSession(BaseModel):
@@ -334,6 +338,9 @@ def create_api(manager: SessionManager) -> FastAPI:
                 description=c.character.description,
                 greeting=c.character.greeting,
                 portrait_url=f"/v1/characters/{c.slug}/portrait",
+                portrait=c.character.kind,
+                animated=not manager.portraits or c.character.kind in manager.portraits,
+                models=models_for(c.character.kind),
             )
             for c in manager.characters.values()
         ]

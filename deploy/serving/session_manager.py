@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,8 @@ from livekit import api
 from actors.pipeline.session import RoomAddress, SessionSpec
 from characters.character import LoadedCharacter, list_characters
 from characters.errors import UserError
-from characters.media.portrait import load_portrait
+from characters.media.framing import Framing
+from characters.media.portrait import character_portrait
 from deploy.planning.scaling import shortfall
 from deploy.serving.live import Live
 from deploy.serving.records import Records, Run
@@ -95,6 +96,8 @@ class SessionManager:
         clock: seconds.
         metrics: told how the sessions stand, if there is one.
         random_weights: whether the pictures are noise, because the model has no trained weights.
+        framing: where the model wants the face of a photograph.
+        portraits: kinds of portraits that the model animates; empty = nobody has tried.
     """
 
     def __init__(
@@ -106,8 +109,11 @@ class SessionManager:
         clock: Callable[[], float] = time.monotonic,
         metrics: SessionMetrics | None = None,
         random_weights: bool = False,
+        framing: Framing | None = None,
+        portraits: Sequence[str] = (),
     ) -> None:
         self.settings, self.random_weights = settings, random_weights
+        self.portraits, self._framing = tuple(portraits), framing or Framing()
         self.characters: dict[str, LoadedCharacter] = {c.slug: c for c in list_characters()}
         self.sessions = Sessions(
             settings.admission, settings.grace_s, settings.join_s, settings.poll_s, clock, settings.max_session_s
@@ -327,7 +333,7 @@ class SessionManager:
         loaded, live = self.characters[session.character], self.live
         character = live.applied(session.character, loaded.character)
         if session.character not in self._portraits:
-            self._portraits[session.character] = load_portrait(loaded.portrait, *self._frame_size)
+            self._portraits[session.character] = character_portrait(loaded, *self._frame_size, self._framing)
         access = self.settings.livekit
         token = character_token(access, session.room, loaded.slug, character.name)
         return SessionSpec(

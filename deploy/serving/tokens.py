@@ -51,8 +51,9 @@ def user_token(
 
 
 def character_token(access: LivekitAccess, room: str, slug: str, name: str) -> str:
-    """The character's own token for one room, as JWT."""
+    """The character's own token for one room, as JWT. Its attributes tell clients that what it shows is generated."""
     grants = api.VideoGrants(room_join=True, room=room, can_update_own_metadata=True)
     token = api.AccessToken(access.key, access.secret).with_identity(CHARACTER).with_name(name).with_grants(grants)
-    token = token.with_kind("agent").with_attributes({"characters.slug": slug, "lk.agent.state": "initializing"})
+    about = {"characters.slug": slug, "lk.agent.state": "initializing", "characters.ai_generated": "true"}
+    token = token.with_kind("agent").with_attributes(about)
     return token.with_room_config(room_configuration(room)).with_ttl(_CHARACTER_TTL).to_jwt()

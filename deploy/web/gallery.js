@@ -16,6 +16,13 @@ export function fill(box, characters, chosen) {
     input.setAttribute("aria-labelledby", (name.id = `name-${c.slug}`));
     input.setAttribute("aria-describedby", about.id);
     card.append(input, picture, name, about);
+    if (!c.animated) {
+      const other = c.models.length ? `needs another model: ${c.models.join(", ")}` : "needs another model";
+      const what = c.portrait === "photograph" ? "A photograph" : "A drawing";
+      const note = Object.assign(document.createElement("em"), { textContent: `${what}, ${other}`, id: `needs-${c.slug}` });
+      input.setAttribute("aria-describedby", `${about.id} ${note.id}`);
+      card.append(note);
+    }
     return card;
   }));
 }

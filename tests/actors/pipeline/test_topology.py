@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 from pathlib import Path
@@ -12,12 +13,33 @@ from actors.channels.protocol import TensorSpec
 from actors.pipeline.topology import Profile, check_weights, load_profile, plan_topology
 from characters.config import conf_names
 from characters.errors import UserError
+from characters.model.config import load_model_config
 from characters.model.plan import ParallelPlan, shard_rows
+
+
+def drawn_profiles() -> list[str]:
+    """Shipped profiles whose models need nothing that must be downloaded."""
+    return [name for name in conf_names("deploy") if not load_model_config(load_profile(name).model).files]
+
+
+def test_profiles_for_photographs_name_models_that_can_be_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: load_profile(name) for name in set(conf_names("deploy")) - set(drawn_profiles())}
+    assert {"leaptalk", "leaptalk-rtx", "flashhead-pro"} == set(others)
+    for profile in others.values():
+        model = load_model_config(profile.model)
+        assert model.portraits == ["photograph"] and model.window is not None and not profile.random_weights
+        assert profile.plan == ParallelPlan(1, 1, 0) and profile.device == "cuda"
+    assert load_model_config(others["leaptalk-rtx"].model).autoencoder.tiny and others["leaptalk"].gpus < 1
+    topology = plan_topology(load_profile("laptop"))
+    monkeypatch.setenv("CHARACTERS_MODELS", "/nowhere")
+    absent = dataclasses.replace(topology, model=load_model_config("leaptalk"))
+    with pytest.raises(UserError, match="are not on this machine: characters models get leaptalk"):
+        check_weights(absent)
 
 
 def test_every_shipped_profile_can_be_laid_out() -> None:
     assert {"laptop", "h200", "h200x4"} <= set(conf_names("deploy"))
-    for name in conf_names("deploy"):
+    for name in drawn_profiles():
         topology = plan_topology(load_profile(name))
         assert len(topology.bundles) == len(topology.stages)
         assert topology.stages[0].name == "room"
@@ -146,7 +168,7 @@ def test_bad_profiles_are_refused(tmp_path: Path, text: str, message: str) -> No
 
 
 def test_a_model_without_weights_is_served_only_if_the_profile_says_so() -> None:
-    for name in conf_names("deploy"):
+    for name in drawn_profiles():
         check_weights(plan_topology(load_profile(name)))
     check_weights(plan_topology(Profile(model="reference-57b", random_weights=True)))
     with pytest.raises(UserError, match=r"model 'reference-57b' has no trained weights.*set random_weights: true"):

@@ -13,6 +13,7 @@ from actors.pipeline.session import RoomAddress, SessionSpec
 from actors.roles.publisher import RoomPublisher
 from actors.room.livekit import LivekitRoom
 from characters.errors import UserError
+from characters.media.mark import Mark
 
 
 class Unconnected(LivekitRoom):
@@ -46,3 +47,20 @@ def test_the_sdk_takes_what_the_publisher_gives() -> None:
 def test_a_server_that_is_not_there_is_the_users_error() -> None:
     with pytest.raises(UserError, match="cannot join the LiveKit room"):
         LivekitRoom(RoomAddress("livekit", "ws://127.0.0.1:9", "no token"), 64, 48)
+
+
+def test_a_marked_room_shows_the_words() -> None:
+    room = Unconnected(RoomAddress("livekit"), 272, 176, mark=Mark(272, 176))
+    sent: list[np.ndarray] = []
+    try:
+        close = room._video.aclose
+        room._video = SimpleNamespace(  # type: ignore[assignment]
+            capture_frame=lambda picture, **_: sent.append(np.frombuffer(picture.data, np.uint8)), aclose=close
+        )
+        frame = np.full((408, 176), 100, np.uint8)
+        room.capture_video(frame, 0, 0)
+    finally:
+        room.close()
+    (shown,) = sent
+    luma = shown[: 272 * 176].reshape(272, 176)
+    assert (frame == 100).all() and (luma[:200] == 100).all() and luma[240:].max() > 200 > 80 > luma[240:].min()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,10 @@ import pytest
 from PIL import Image
 
 from characters.character import load_character
-from characters.media.portrait import load_portrait
+from characters.media.face import find_faces
+from characters.media.framing import Framing
+from characters.media.portrait import character_portrait, load_portrait
+from tests.characters.media.photographs import astronaut
 
 RunFixture = Callable[..., object]
 
@@ -94,6 +98,62 @@ def test_new_touches_no_other_folder(run: RunFixture, tmp_path: Path, picture: P
         result = run("new", "--portrait", picture, "--name", "Ann", "--out", target, "--force")
         assert result.code == 2 and "not a character" in result.err
     assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
+
+
+def test_a_photograph_needs_consent_and_keeps_room_around_the_head(
+    run: RunFixture, own_characters: Path, tmp_path: Path
+) -> None:
+    astronaut().save(tmp_path / "photo.png")
+    args = ("new", "--portrait", tmp_path / "photo.png", "--name", "Eileen")
+    refused = run(*args)
+    assert refused.code == 2 and "--consent" in refused.err and refused.err.count("\n") == 1
+    assert list(own_characters.iterdir()) == []
+
+    result = run(*args, "--consent")
+    assert result.code == 0 and "model 'small' animates drawn portraits only" in result.err, result.err
+    who = load_character("eileen")
+    photograph = who.character.photograph
+    assert photograph is not None and who.character.kind == "photograph" and "agrees" in photograph.consent
+    with Image.open(who.folder / "preview.png") as preview, Image.open(who.portrait) as poster:
+        assert preview.size == (176, 272) and poster.size == (704, 1088)
+    square = character_portrait(who, 512, 512, Framing(eyes=0.45, face=0.5))
+    (face,), _ = find_faces(Image.fromarray(square))
+    assert face.eyes == pytest.approx((256, 230), abs=15) and face.height == pytest.approx(256, rel=0.1)
+
+    rendered = run("render", "-c", "eileen", "--text", "Hello.", "--out", tmp_path / "x.mp4")
+    assert rendered.code == 0 and "on a photograph the lips hardly move" in rendered.err
+    other = run(*args, "--consent", "--force", "--model", "leaptalk")
+    assert other.code == 0 and "animates" not in other.err
+    with Image.open(who.folder / "preview.png") as preview:
+        assert preview.size == (512, 512)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
+def test_at_a_terminal_consent_is_asked_for(
+    run: RunFixture, own_characters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    astronaut().save(tmp_path / "photo.png")
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    result = run("new", "--portrait", tmp_path / "photo.png", "--name", "Eileen")
+    assert result.code == code and "Is this true?" in result.err + result.out
+    assert (own_characters / "eileen").exists() is (code == 0)
+
+
+def test_a_wrong_photograph_section_is_a_line(run: RunFixture, pip: Path, tmp_path: Path) -> None:
+    text = (pip / "character.yaml").read_text()
+    for section, message in [
+        ("{file: gone.jpg, eyes: [10, 10], height: 50}", "photograph.file 'gone.jpg' does not exist"),
+        ("{file: ../portrait.png, eyes: [10, 10], height: 50}", "lies outside"),
+        ("{file: portrait.png, eyes: [10], height: 50}", "photograph.eyes must be"),
+        ("{file: portrait.png, eyes: [10, .nan], height: 50}", "must be finite"),
+    ]:
+        (pip / "character.yaml").write_text(f"{text}photograph: {section}\n")
+        result = run("render", "-c", "pip", "--text", "Hello.", "--out", tmp_path / "x.mp4")
+        assert result.code == 2 and message in result.err, result.err
 
 
 @pytest.mark.system

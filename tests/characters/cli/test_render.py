@@ -106,7 +106,7 @@ def test_bad_input_is_one_line_and_2_and_leaves_the_earlier_file(
         ({"--audio": tmp_path / "text.wav"}, "not a recording"),
         ({"--out": tmp_path / "v.webm"}, "must be named .mp4"),
         ({"--out": "/proc/v.mp4"}, "cannot write"),
-        ({"--model": "huge"}, "no model named 'huge'"),
+        ({"--model": "huge"}, "there is no model 'huge'"),
         ({"--seed": "-1"}, "--seed"),
         ({"--text": "both"}, "either --audio or --text"),
         ({"--audio": None}, "either --audio or --text"),

@@ -14,6 +14,7 @@ import pytest
 from characters.errors import UserError
 from characters.media import video
 from characters.media.audio import open_audio
+from characters.media.provenance import COMMENT
 from characters.media.video import VideoWriter, check_output
 from tests.characters.media.make import tone, write_audio
 
@@ -181,3 +182,9 @@ def test_half_an_hour_in_constant_memory(tmp_path: Path) -> None:
         grown = resident() - before
     assert writer.frame_count == 30 * 60 * 24
     assert grown < 24e6
+
+
+def test_a_video_says_that_it_was_generated(tmp_path: Path) -> None:
+    write(tmp_path / "v.mp4")
+    with av.open(tmp_path / "v.mp4") as container:
+        assert container.metadata["comment"] == COMMENT and "trainedAlgorithmicMedia" in COMMENT

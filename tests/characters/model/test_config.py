@@ -13,9 +13,8 @@ def test_every_shipped_config_is_sound(name):
     with torch.device("meta"):
         dit = DiT(config)
     assert dit.head_dim in (64, 128)
-    assert config.tokens == {"small": 187, "leaptalk": 9216, "flashhead-pro": 9216, "liveavatar-14b": 3375}.get(
-        name, 2992
-    )
+    tokens = {"small": 187, "leaptalk": 9216, "leaptalk-tae": 9216, "flashhead-pro": 9216, "liveavatar-14b": 3375}
+    assert config.tokens == tokens.get(name, 2992)
 
 
 @pytest.mark.parametrize(("name", "billions"), [("reference-57b", 56.6), ("wan-14b", 14.0), ("wan-1.3b", 1.4)])

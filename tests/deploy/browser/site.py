@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import uvicorn
@@ -29,7 +29,9 @@ class Site:
     livekit: the media server, to be stopped and started again.
     """
 
-    def __init__(self, pipelines: int, random_weights: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, pipelines: int, random_weights: bool = False, portraits: Sequence[str] = (), **settings: Any
+    ) -> None:
         with socket.create_server((LOOPBACK, 0)) as probe:
             port = probe.getsockname()[1]
         first = free_ports(17880)
@@ -43,6 +45,7 @@ class Site:
             FRAME_SIZE,
             Records("test", FakeStore()),
             random_weights=random_weights,
+            portraits=portraits,
         )
         self._server = uvicorn.Server(
             uvicorn.Config(create_api(manager), host=LOOPBACK, port=port, log_level="warning")

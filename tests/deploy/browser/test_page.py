@@ -69,6 +69,14 @@ def test_noise_is_called_noise(site: Site, open_page: OpenPage) -> None:
     expect(page.locator("#noise")).to_be_hidden()
 
 
+def test_a_portrait_that_needs_another_model_says_so(open_page: OpenPage, artefacts: Path) -> None:
+    with open_site(portraits=("photograph",)) as other:
+        page = open_page(other.url)
+        ruby = page.get_by_role("radio", name="Ruby")
+        expect(ruby).to_have_accessible_description(re.compile("A drawing, needs another model: small$"))
+        page.screenshot(path=artefacts / "needs.png")
+
+
 def test_talk_write_interrupt_and_hang_up(site: Site, open_page: OpenPage, artefacts: Path) -> None:
     page = open_page(site.url)
     call(page)

@@ -17,12 +17,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from actors.pipeline.session import SessionSpec
+from characters.character import Photograph
 from deploy.planning.waiting import AdmissionConfig, Tenant
 from deploy.serving.api import create_api
 from deploy.serving.records import Records, Run
 from deploy.serving.session_manager import LivekitGone, PipelineGone, Replicas, SessionManager
 from deploy.serving.sessions import Session
 from deploy.serving.settings import Settings
+from deploy.serving.tokens import character_token
 from tests.deploy.serving.test_webhook import ACCESS, event, sign
 from tests.deploy.store import FakeStore
 
@@ -136,10 +138,30 @@ def test_characters_have_all_that_the_page_shows(open_api: Open) -> None:
     found = client.get("/v1/characters").json()
     assert len(found) >= 10
     amara = next(c for c in found if c["slug"] == "amara")
-    assert set(amara) == {"slug", "name", "description", "greeting", "portrait_url"}
+    shown = {"slug", "name", "description", "greeting", "portrait_url", "portrait", "animated", "models"}
+    assert set(amara) == shown
+    assert amara["portrait"] == "drawn" and amara["animated"] and amara["models"] == ["small"]
     picture = client.get(amara["portrait_url"])
     assert picture.status_code == 200
     assert picture.headers["content-type"] == "image/png"
+
+
+def test_the_character_in_a_room_says_that_it_is_generated() -> None:
+    attributes = claims(character_token(ACCESS, "characters-1", "ruby", "Ruby"))["attributes"]
+    assert attributes["characters.ai_generated"] == "true" and attributes["characters.slug"] == "ruby"
+
+
+def test_characters_say_which_model_their_portraits_need(open_api: Open) -> None:
+    client, manager, _ = open_api()
+    manager.portraits = ("photograph",)
+    amara = next(c for c in client.get("/v1/characters").json() if c["slug"] == "amara")
+    assert not amara["animated"] and amara["models"] == ["small"]
+    loaded = manager.characters["amara"]
+    photograph = Photograph("photograph.jpg", [10.0, 10.0], 50.0)
+    character = dataclasses.replace(loaded.character, photograph=photograph)
+    manager.characters["amara"] = dataclasses.replace(loaded, character=character)
+    amara = next(c for c in client.get("/v1/characters").json() if c["slug"] == "amara")
+    assert amara["portrait"] == "photograph" and amara["animated"] and "leaptalk" in amara["models"]
 
 
 def test_a_session_from_beginning_to_end(open_api: Open) -> None:

@@ -1,0 +1,1 @@
+"""Published checkpoints on this machine: brought, converted, checked and found again."""
