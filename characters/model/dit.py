@@ -58,7 +58,7 @@ class Context(Protocol):
 
 
 class Conditions(NamedTuple):
-    """Keys and values of condition tokens in one layer: [(batch,) conditions, heads, head_dim] each."""
+    """Keys and values of condition tokens in one layer: [(batch or frames,) conditions, heads, head_dim] each."""
 
     k: Tensor
     v: Tensor
@@ -130,12 +130,8 @@ class CrossAttention(nn.Module):
         return Conditions(*(x.unflatten(-1, (self.heads, -1)) for x in (self.norm_k(k), v)))
 
     def forward(self, x: Tensor | Quantised, conditions: Conditions) -> Tensor:
-        q = self.q(x)
-        if q.dim() == 3 or conditions.k.dim() == 3:
-            return self.o(cross_attend(q, self.norm_q.weight, *conditions, eps=EPS, to=takes(self.o)))
-        # A window: the rows of each latent frame attend to the tokens of that frame.
-        o = cross_attend(q.unflatten(0, (len(conditions.k), -1)), self.norm_q.weight, *conditions, eps=EPS)
-        return self.o(store(o.flatten(0, 1), takes(self.o)))
+        # Of a window the conditions have an axis of frames, and the rows of each latent frame attend to its own.
+        return self.o(cross_attend(self.q(x), self.norm_q.weight, *conditions, eps=EPS, to=takes(self.o)))
 
 
 class Block(nn.Module):

@@ -82,11 +82,15 @@ class TinyVae(nn.Module):
             layers += [nn.Upsample(scale_factor=2), _Grow(width, stride), _conv(width, out, bias=False)]
         self.decoder = nn.Sequential(*layers, nn.ReLU(), _conv(_DECODER[-1], 3))
 
-    def encode_clip(self, frames: Tensor) -> Tensor:
+    def workspace(self) -> None:
+        """It needs none; see `WanVae.workspace`."""
+
+    def encode_clip(self, frames: Tensor, workspace: None = None) -> Tensor:
         """A video.
 
         Args:
             frames: [1 + 4 n, 3, H, W] in [0, 1]; the last frame fills the clip up to a multiple of four.
+            workspace: see `workspace`.
 
         Returns:
             [1 + n, c, h, w].
@@ -96,5 +100,25 @@ class TinyVae(nn.Module):
 
     def decode_clip(self, latents: Tensor) -> Tensor:
         """A video, [1 + n, c, h, w] -> [1 + 4 n, 3, H, W] in [0, 1]."""
-        # The first latent stands for one frame: the three that the decoder makes before it are nothing.
-        return self.decoder(latents)[STRIDE - 1 :].clamp(0, 1)
+        return (self.decode_signal(latents)[0][..., :3].permute(0, 3, 1, 2) * 0.5 + 0.5).clamp(0, 1)
+
+    def decode_signal(self, latents: Tensor, workspace: None = None) -> tuple[Tensor, None]:
+        """See `WanVae.decode_signal`.
+
+        The layers in another order than published, with the same result: frames are grown before pixels are doubled,
+        at a quarter of the work. The first latent stands for one frame: the three that are made before it are nothing
+        and go once no later frame sees them.
+        """
+        x, last = latents, [layer for layer in self.decoder if isinstance(layer, _Grow)][-1]
+        *layers, out = self.decoder
+        for layer in layers:
+            if isinstance(layer, nn.Upsample):
+                continue
+            x = layer(x)
+            if isinstance(layer, _Grow):
+                x = F.interpolate(x[STRIDE - 1 :] if layer is last else x, scale_factor=2)
+        # Tensor cores take output channels by the eight.
+        padding = -out.out_channels % 8
+        weight, bias = F.pad(out.weight, (0, 0) * 3 + (0, padding)), F.pad(out.bias, (0, padding))
+        x = F.conv2d(x, weight, bias, padding=1)
+        return x.permute(0, 2, 3, 1).contiguous() * 2 - 1, None
