@@ -56,13 +56,17 @@ def cross_attend_reference(
 ) -> Tensor | Quantised:
     """`cross_attend` in plain PyTorch, differentiable."""
     if q.dim() < k.dim() - 1:
-        frames = q.unflatten(0, (len(k), -1))
-        return store(cross_attend_reference(frames, norm, k, v, eps=eps).flatten(0, 1), to)
-    q = F.rms_norm(q, q.shape[-1:], norm, eps).unflatten(-1, k.shape[-2:])
+        return store(_attend_batch(q.unflatten(0, (len(k), -1)), norm, k, v, eps).flatten(0, 1), to)
     if q.dim() == 3:
-        return store(attend(q, k, v).flatten(1), to)
+        return store(_attend_batch(q, norm, k, v, eps), to)
+    q = F.rms_norm(q, q.shape[-1:], norm, eps).unflatten(-1, k.shape[-2:])
+    return store(attend(q, k, v).flatten(1), to)
+
+
+def _attend_batch(q: Tensor, norm: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
+    q = F.rms_norm(q, q.shape[-1:], norm, eps).unflatten(-1, k.shape[-2:])
     out = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
-    return store(out.transpose(1, 2).flatten(2), to)
+    return out.transpose(1, 2).flatten(2)
 
 
 def cross_attend_triton(

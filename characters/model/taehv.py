@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from characters.model.wan_vae.workspace import Workspace
+
 STRIDE = 4  # frames of video of a latent
 _WIDTH = 64
 _DECODER = (256, 128, 64, 64)
@@ -85,7 +87,7 @@ class TinyVae(nn.Module):
     def workspace(self) -> None:
         """It needs none; see `WanVae.workspace`."""
 
-    def encode_clip(self, frames: Tensor, workspace: None = None) -> Tensor:
+    def encode_clip(self, frames: Tensor, workspace: Workspace | None = None) -> Tensor:
         """A video.
 
         Args:
@@ -102,7 +104,7 @@ class TinyVae(nn.Module):
         """A video, [1 + n, c, h, w] -> [1 + 4 n, 3, H, W] in [0, 1]."""
         return (self.decode_signal(latents)[0][..., :3].permute(0, 3, 1, 2) * 0.5 + 0.5).clamp(0, 1)
 
-    def decode_signal(self, latents: Tensor, workspace: None = None) -> tuple[Tensor, None]:
+    def decode_signal(self, latents: Tensor, workspace: Workspace | None = None) -> tuple[Tensor, None]:
         """See `WanVae.decode_signal`.
 
         The layers in another order than published, with the same result: frames are grown before pixels are doubled,

@@ -88,9 +88,9 @@ class WanVae(nn.Module):
         """
         workspace = workspace or self.workspace()
         workspace.clear(0)
-        first, *groups = latents[:1], *(latents[1:].split(GROUP) if len(latents) > 1 else ())
-        sums = [self.decode(first, workspace, first=True)]
-        sums += [self.decode(group, workspace, first=False) for group in groups]
+        sums = [self.decode(latents[:1], workspace, first=True)]
+        for begin in range(1, len(latents), GROUP):
+            sums.append(self.decode(latents[begin : begin + GROUP], workspace, first=False))
         return torch.cat([part.branch for part in sums]), sums[0].bias
 
     def decode(self, latents: Tensor, workspace: Workspace, *, first: bool) -> Sum:
