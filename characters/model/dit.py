@@ -124,9 +124,9 @@ class CrossAttention(nn.Module):
         """See `takes`."""
         return takes(self.q)
 
-    def condition(self, tokens: Tensor) -> Conditions:
-        """Keys and values of tokens [..., conditions, dim]; valid as long as the tokens stay."""
-        k, v = (layer(store(tokens, takes(layer))) for layer in (self.k, self.v))
+    def condition(self, tokens: Tensor | Quantised) -> Conditions:
+        """Keys and values of tokens [..., conditions, dim], as k takes them; valid as long as the tokens stay."""
+        k, v = self.k(tokens), self.v(tokens)
         return Conditions(*(x.unflatten(-1, (self.heads, -1)) for x in (self.norm_k(k), v)))
 
     def forward(self, x: Tensor | Quantised, conditions: Conditions) -> Tensor:
@@ -263,7 +263,10 @@ class DiT(nn.Module):
     def condition(self, tokens: Tensor) -> list[Conditions]:
         """Keys and values of tokens [batch, conditions, dim], layer by layer."""
         tokens = tokens[0] if len(tokens) == 1 else tokens
-        return [block.cross_attn.condition(tokens) for block in self.blocks.values()]
+        layers = [block.cross_attn for block in self.blocks.values()]
+        # No layer has a scale of its own for them: rounded once, they are right for all.
+        given = store(tokens, takes(layers[0].k))
+        return [layer.condition(given) for layer in layers]
 
     def denoise(
         self,

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from characters.model.wan_vae.workspace import Workspace
+from kernels.lab_match import signal_to_unit
+from kernels.narrow_conv import narrow_conv
 
 STRIDE = 4  # frames of video of a latent
 _WIDTH = 64
@@ -102,9 +104,9 @@ class TinyVae(nn.Module):
 
     def decode_clip(self, latents: Tensor) -> Tensor:
         """A video, [1 + n, c, h, w] -> [1 + 4 n, 3, H, W] in [0, 1]."""
-        return (self.decode_signal(latents)[0][..., :3].permute(0, 3, 1, 2) * 0.5 + 0.5).clamp(0, 1)
+        return signal_to_unit(*self.decode_signal(latents)).permute(0, 3, 1, 2).to(latents.dtype)
 
-    def decode_signal(self, latents: Tensor, workspace: Workspace | None = None) -> tuple[Tensor, None]:
+    def decode_signal(self, latents: Tensor, workspace: Workspace | None = None) -> tuple[Tensor, Tensor | None]:
         """See `WanVae.decode_signal`.
 
         The layers in another order than published, with the same result: frames are grown before pixels are doubled,
@@ -119,8 +121,6 @@ class TinyVae(nn.Module):
             x = layer(x)
             if isinstance(layer, _Grow):
                 x = F.interpolate(x[STRIDE - 1 :] if layer is last else x, scale_factor=2)
-        # Tensor cores take output channels by the eight.
-        padding = -out.out_channels % 8
-        weight, bias = F.pad(out.weight, (0, 0) * 3 + (0, padding)), F.pad(out.bias, (0, padding))
-        x = F.conv2d(x, weight, bias, padding=1)
-        return x.permute(0, 2, 3, 1).contiguous() * 2 - 1, None
+        # Out of [0, 1] into [-1, 1]: twice the weights, which is exact, and another bias.
+        signal = narrow_conv(x.permute(0, 2, 3, 1).contiguous(), 2 * out.weight[:, :, None], bordered=False)
+        return signal, 2 * out.bias.float() - 1

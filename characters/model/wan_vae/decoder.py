@@ -20,6 +20,7 @@ from characters.model.wan_vae.layers import (
 )
 from characters.model.wan_vae.workspace import Workspace
 from kernels.halo import PAST, Sum, fill_halo
+from kernels.narrow_conv import narrow_conv
 
 RGB = 3
 # Tensor cores take channels by the eight.
@@ -129,18 +130,17 @@ class Decoder(nn.Module):
         cache = workspace.cache(self.conv_out, h, w, c, x.branch)
         fill_halo(x, halo, gamma=self.norm_out.gamma.flatten(), cache=cache, slot=workspace.slot)
         workspace.rows.exchange(halo)
-        padding = -self.conv_out.out_channels % CHANNEL_STEP
-
-        def padded() -> Tensor:
-            return F.pad(self.conv_out.weight, (0, 0) * 4 + (0, padding))
-
-        if first:
-            last = workspace.weight((self.conv_out, "last"), lambda: channels_last(padded()[:, :, -1]))
-            y = convolve(halo[PAST:], last)
+        conv = self.conv_out
+        if first:  # nothing but zeros in front of the frame
+            halo, weight = halo[PAST:], conv.weight[:, :, -1:]
         else:
-            y = convolve(halo, workspace.weight(self.conv_out, lambda: channels_last(padded())))
+            weight = conv.weight
         if self.patch == 1:
-            return Sum(y, F.pad(self.conv_out.bias, (0, padding)))
+            return Sum(narrow_conv(halo, weight, bordered=True), conv.bias)
+        padding = -conv.out_channels % CHANNEL_STEP
+        y = convolve(
+            halo, workspace.weight((conv, first), lambda: channels_last(F.pad(weight, (0, 0) * 4 + (0, padding))))
+        )
         # Channels are [RGB, column in the patch, row in the patch].
-        y = (y[..., : self.conv_out.out_channels] + self.conv_out.bias).unflatten(-1, (RGB, self.patch, self.patch))
+        y = (y[..., : conv.out_channels] + conv.bias).unflatten(-1, (RGB, self.patch, self.patch))
         return Sum(y.permute(0, 1, 5, 2, 4, 3).flatten(3, 4).flatten(1, 2).contiguous())
