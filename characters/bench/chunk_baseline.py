@@ -71,7 +71,9 @@ class EagerWindow:
         """Shown frames -> [history_latents, c, h, w]."""
         frames = history.permute(0, 3, 1, 2).to(self._dtype)
         if self._tiny is not None:
-            return self._tiny.encode_clip(frames).to(self._networks.dtype)
+            missing = -len(frames) % STRIDE
+            padded = torch.cat((frames, frames[-1:].expand(missing, -1, -1, -1)))
+            return self._tiny.encoder(padded).to(self._networks.dtype)
         assert self._wan is not None
         return self._wan.encode(frames).to(self._networks.dtype)
 

@@ -119,13 +119,22 @@ class Wav2Vec2(nn.Module):
             x = layer(x)
         x = F.interpolate(x, size=frames, mode="linear", align_corners=True).transpose(1, 2)
         x = self.projection(self.feature_norm(x))
-        position = self.position(x.transpose(1, 2))[..., :frames]  # an even kernel makes one position too many
-        x = self.layer_norm(x + F.gelu(position).transpose(1, 2))
+        x = self.layer_norm(x + F.gelu(self._positions(x)))
         states = []
         for layer in self.layers:
             x = layer(x)
             states.append(x)
         return torch.stack(states, 2)
+
+    def _positions(self, x: Tensor) -> Tensor:
+        """[batch, n, dim] -> the same: a convolution in groups, as products of unfolded positions, which are faster."""
+        layer, reach = self.position, self.position.padding[0]
+        frames, groups = x.shape[1], layer.groups
+        # An even kernel would make one position too many.
+        windows = F.pad(x, (0, 0, reach, reach)).unfold(1, layer.kernel_size[0], 1)[:, :frames]
+        windows = windows.unflatten(2, (groups, -1)).transpose(1, 2).flatten(3)  # [batch, groups, n, inputs * kernel]
+        weight = layer.weight.flatten(1).unflatten(0, (groups, -1)).transpose(1, 2)
+        return (windows @ weight).transpose(1, 2).flatten(2) + layer.bias
 
 
 def normalise(sound: Tensor) -> Tensor:

@@ -18,9 +18,6 @@ from kernels.halo import Sum
 # picture if weights alone are rounded, 44 if layers' outputs are too. `kernels.halo` keeps sums in range.
 HALF = torch.float16
 
-# Latents of a clip that are decoded together: at a latent's own size one alone leaves most of a GPU idle.
-GROUP = 4
-
 
 class WanVae(nn.Module):
     """The autoencoder of Wan 2.1 or, with other sizes, 2.2.
@@ -88,9 +85,8 @@ class WanVae(nn.Module):
         """
         workspace = workspace or self.workspace()
         workspace.clear(0)
-        sums = [self.decode(latents[:1], workspace, first=True)]
-        for begin in range(1, len(latents), GROUP):
-            sums.append(self.decode(latents[begin : begin + GROUP], workspace, first=False))
+        # One by one: four together take three times the memory and 2 % less time.
+        sums = [self.decode(latent[None], workspace, first=i == 0) for i, latent in enumerate(latents)]
         return torch.cat([part.branch for part in sums]), sums[0].bias
 
     def decode(self, latents: Tensor, workspace: Workspace, *, first: bool) -> Sum:
