@@ -33,7 +33,7 @@ from kernels.bench.timing import Timing, capture, sustained
 from kernels.lab_match import lab_statistics
 
 # Chunks that the check goes through, every how many it compares, and the picture's side there: float32 is slow.
-CHECKED, COMPARED, SIDE = 64, 8, 256
+CHECKED, COMPARED, SIDE = 64, 8, 128
 # Seconds that sessions keep time for.
 SPAN = 12.0
 # Untimed and timed chunks of the baseline.
@@ -362,7 +362,11 @@ def check(job: Job, say: Callable[[str], None], device: torch.device) -> None:
     config = replace(job.config, height=SIDE, width=SIDE)
     tf32, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     try:
-        found = {name: _stream(config, name, device) for name in VARIANTS}
+        found = {}
+        for name in VARIANTS:
+            began = time.perf_counter()
+            found[name] = _stream(config, name, device)
+            say(f"{name}: {CHECKED} chunks after {time.perf_counter() - began:.1f} s")
     finally:
         torch.backends.cudnn.allow_tf32 = tf32
     say(f"{SIDE}x{SIDE}, {CHECKED} chunks, each stream on its own history; every {COMPARED}th chunk:")

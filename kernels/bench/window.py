@@ -40,13 +40,13 @@ def matches() -> Case:
     return Case("lab_match", moved, len(signal), lambda i: lab_match(signal[i], None, colours), torch.bfloat16)
 
 
-def last_convolution(name: str, frames: int, channels: int, times: int) -> Case:
+def last_convolution(name: str, frames: int, channels: int, times: int, border: int) -> Case:
     """Input read and output written once; the planes between product and sum are not counted."""
     moved = frames * SIDE * SIDE * 2 * (channels + 3)
-    x = numbers(sets_of(moved), frames + times - 1, SIDE + 2, SIDE + 2, channels, dtype=HALF)
+    x = numbers(sets_of(moved), frames + times - 1, SIDE + 2 * border, SIDE + 2 * border, channels, dtype=HALF)
     weight = numbers(1, 3, channels, times, 3, 3, dtype=HALF)[0]
     return Case(
-        f"narrow_conv, {name}", moved, len(x), lambda i: narrow_conv(x[i], weight, bordered=True), torch.bfloat16
+        f"narrow_conv, {name}", moved, len(x), lambda i: narrow_conv(x[i], weight, bordered=border > 0), torch.bfloat16
     )
 
 
@@ -68,8 +68,8 @@ def cases() -> Iterator[Case]:
     """One after another, so that each frees its buffers for the next."""
     yield cross_attentions()
     yield matches()
-    yield last_convolution("light autoencoder", FRAMES, TINY, 1)
-    yield last_convolution("Wan, a latent", 4, WAN, 3)
+    yield last_convolution("light autoencoder", FRAMES, TINY, 1, 0)
+    yield last_convolution("Wan, a latent", 4, WAN, 3, 1)
     yield joined()
     yield split()
 

@@ -56,8 +56,8 @@ def test_the_check_compares_precisions_chunk_by_chunk(monkeypatch: pytest.Monkey
     monkeypatch.setattr(chunk, "SIDE", 32)
     lines: list[str] = []
     chunk.check(chunk.Job(config(LEAP)), lines.append, torch.device("cpu"))
-    assert len(lines) == 7 and "fp8 against float32" in lines[2]
-    half, eight = ([float(x) for x in line.split(": ")[1].split()] for line in lines[1:3])
+    assert len(lines) == 10 and "fp8 against float32" in lines[5]
+    half, eight = ([float(x) for x in line.split(": ")[1].split()] for line in lines[4:6])
     assert len(half) == 2 and all(0 < a < b < 60 for a, b in zip(half, eight, strict=True))
 
 
