@@ -16,7 +16,7 @@ from kernels.attention import attend
 from kernels.dispatch import jit, persistent_programs, saturate, takes_kernel, tl, triton
 from kernels.fp8 import FP8, Precision, Quantised, store
 
-# Queries and keys of a tile, warps, and registers of a thread: three programs share an SM of Hopper.
+# Queries and most keys of a tile, warps, and registers of a thread: three programs share an SM of Hopper.
 ROWS, KEYS, WARPS, REGISTERS, PROGRAMS = 64, 64, 4, 168, 3
 # Stages of the loop over tiles of queries.
 STAGES = 2
@@ -37,7 +37,9 @@ def cross_attend(
     Args:
         q: [rows, heads * head_dim], or [batch, rows, heads * head_dim]: not normed.
         norm: [heads * head_dim], weight of the norm.
-        k, v: [keys, heads, head_dim], or [batch, keys, heads, head_dim]; k is normed already.
+        k, v: [keys, heads, head_dim], or [batch, keys, heads, head_dim]; k is normed already. With q of two axes they
+            may be [frames, keys, heads, head_dim]: q has the rows of one frame after another, and those of a frame
+            attend to its keys alone.
         eps: of the norm.
         to: how the result is stored; see `Precision`.
 
@@ -53,26 +55,36 @@ def cross_attend_reference(
     q: Tensor, norm: Tensor, k: Tensor, v: Tensor, *, eps: float = 1e-6, to: Precision = None
 ) -> Tensor | Quantised:
     """`cross_attend` in plain PyTorch, differentiable."""
-    q = F.rms_norm(q, q.shape[-1:], norm, eps).unflatten(-1, k.shape[-2:])
+    if q.dim() < k.dim() - 1:
+        return store(_attend_batch(q.unflatten(0, (len(k), -1)), norm, k, v, eps).flatten(0, 1), to)
     if q.dim() == 3:
-        return store(attend(q, k, v).flatten(1), to)
+        return store(_attend_batch(q, norm, k, v, eps), to)
+    q = F.rms_norm(q, q.shape[-1:], norm, eps).unflatten(-1, k.shape[-2:])
+    return store(attend(q, k, v).flatten(1), to)
+
+
+def _attend_batch(q: Tensor, norm: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
+    q = F.rms_norm(q, q.shape[-1:], norm, eps).unflatten(-1, k.shape[-2:])
     out = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
-    return store(out.transpose(1, 2).flatten(2), to)
+    return out.transpose(1, 2).flatten(2)
 
 
 def cross_attend_triton(
     q: Tensor, norm: Tensor, k: Tensor, v: Tensor, *, eps: float = 1e-6, to: Precision = None
 ) -> Tensor | Quantised:
     """`cross_attend` by the kernels: contiguous tensors on one device, q [rows, heads * head_dim]."""
-    (rows, dim), (keys, heads, head_dim) = q.shape, k.shape
+    (rows, dim), (keys, heads, head_dim) = q.shape, k.shape[-3:]
+    frames = 1 if k.dim() == 3 else len(k)
     # A scale that is taken from a row needs the row's whole result: `store` applies it afterwards.
     scale = to if isinstance(to, Tensor) else None
     out = torch.empty_like(q, dtype=q.dtype if scale is None else FP8)
     inverse_rms = q.new_empty(rows, dtype=torch.float32)
     block = triton.next_power_of_2(dim)
     _cross_attend_rms[(rows,)](q, inverse_rms, eps, DIM=dim, BLOCK=block, num_warps=min(max(block // 1024, 1), 16))
-    programs = max(1, persistent_programs(q.device, PROGRAMS) // heads)  # of a head
-    _cross_attend[(min(programs, triton.cdiv(rows, ROWS)) * heads,)](
+    tile = min(KEYS, max(16, triton.next_power_of_2(keys)))
+    groups = heads * frames
+    programs = max(1, persistent_programs(q.device, PROGRAMS) // groups)  # of a head in a frame
+    _cross_attend[(min(programs, triton.cdiv(rows // frames, ROWS)) * groups,)](
         q,
         inverse_rms,
         norm,
@@ -80,14 +92,15 @@ def cross_attend_triton(
         v,
         scale,
         out,
-        rows,
+        rows // frames,
         keys,
         _LOG2_E / math.sqrt(head_dim),
         HEADS=heads,
+        FRAMES=frames,
         HEAD_DIM=head_dim,
         ROWS=ROWS,
-        KEYS=KEYS,
-        FEW=keys <= KEYS,
+        KEYS=tile,
+        FEW=keys <= tile,
         STAGES=STAGES,
         num_warps=WARPS,
         num_stages=1,
@@ -118,19 +131,29 @@ def _cross_attend(
     keys,
     softmax_scale,
     HEADS: tl.constexpr,
+    FRAMES: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     FEW: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Some tiles of queries of one head; `scale` is a scalar in memory, or None.
+    """Some tiles of queries of one head in one frame of `rows` rows; `scale` is a scalar in memory, or None.
 
     FEW: one tile holds all keys; a program loads them once. The last rows come first: the pass before has left these
     rows of q in the L2 cache.
     """
-    program = tl.program_id(0)
-    head = program % HEADS
+    group = tl.program_id(0) % (HEADS * FRAMES)
+    program = tl.program_id(0) // (HEADS * FRAMES)
+    programs = tl.num_programs(0) // (HEADS * FRAMES)
+    head = group % HEADS
+    if FRAMES > 1:
+        frame = group // HEADS
+        k += frame * keys * HEADS * HEAD_DIM
+        v += frame * keys * HEADS * HEAD_DIM
+        q += frame.to(tl.int64) * rows * HEADS * HEAD_DIM
+        out += frame.to(tl.int64) * rows * HEADS * HEAD_DIM
+        inverse_rms += frame * rows
     channel = head * HEAD_DIM + tl.arange(0, HEAD_DIM)
     weight = tl.load(norm + channel).to(tl.float32)[None, :] * softmax_scale
     factor = 1.0
@@ -141,7 +164,7 @@ def _cross_attend(
     if FEW:
         told, value = tl.load(k + source, (key < keys)[:, None], 0.0), tl.load(v + source, (key < keys)[:, None], 0.0)
     tiles = tl.cdiv(rows, ROWS)
-    for tile in tl.range(program // HEADS, tiles, tl.num_programs(0) // HEADS, num_stages=STAGES):
+    for tile in tl.range(program, tiles, programs, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         inside = row < rows
         place = row.to(tl.int64)[:, None] * (HEADS * HEAD_DIM) + channel[None, :]

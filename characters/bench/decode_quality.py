@@ -121,7 +121,7 @@ def _decode(vae: WanVae, latents: Tensor, *, compact: bool) -> Tensor:
     workspace.slot = torch.zeros((), dtype=torch.int64, device=latents.device)
     frames = []
     for i, latent in enumerate(latents.to(vae.mean.dtype)):
-        frames.append(vae.decode(latent, workspace, first=i == 0).value()[..., :RGB])
+        frames.append(vae.decode(latent[None], workspace, first=i == 0).value()[..., :RGB])
     return torch.cat([frame.clamp(-1, 1).cpu() for frame in frames])
 
 

@@ -7,6 +7,7 @@ import click
 from characters.cli.lazy import LazyGroup
 
 COMMANDS = {
+    "chunk": ("characters.cli.bench_chunk:chunk", "Time one chunk of a window model, its parts and an eager baseline."),
     "decode": ("characters.cli.bench_decode:decode", "Time one chunk in the decoder, and its convolutions alone."),
     "step": ("characters.cli.bench_step:step", "Time one step of the DiT on one GPU or several, and its floor."),
 }

@@ -15,15 +15,7 @@ from torch import Tensor
 from characters.generate.generator import Clock, StageClock
 from characters.generate.hearing import Hearing, WaveHearing
 from characters.generate.networks import Networks
-from characters.model.colour import LabMatch
-from characters.model.graph import Graph
-from characters.model.rope import Rope3D
-from characters.model.taehv import TinyVae
-from characters.model.wan_vae.vae import WanVae
-from characters.model.wav2vec2 import normalise
-from characters.model.window_context import WindowContext
-from characters.model.window_sampler import WindowSampler
-from kernels.i420 import signal_to_i420, signal_to_rgb
+from characters.generate.window_maker import WindowMaker
 
 
 class WindowGenerator:
@@ -33,41 +25,38 @@ class WindowGenerator:
         networks: of a window model.
         i420: make I420 instead of RGB.
         exact_timings: wait for the GPU after each chunk.
+        maker: of these networks, shared with other sessions of this process; default: one of its own.
     """
 
     emits: Literal["latents", "frames"] = "frames"
 
-    def __init__(self, networks: Networks, *, i420: bool = True, exact_timings: bool = True) -> None:
-        config, window = networks.config, networks.config.window
-        assert window is not None and networks.ear is not None and networks.projection is not None
-        assert isinstance(networks.autoencoder, WanVae | TinyVae)
-        self._networks, self._window, self._i420, self._exact_timings = networks, window, i420, exact_timings
-        self._autoencoder = networks.autoencoder
+    def __init__(
+        self, networks: Networks, *, i420: bool = True, exact_timings: bool = True, maker: WindowMaker | None = None
+    ) -> None:
+        window = networks.config.window
+        assert window is not None
+        self._networks, self._window, self._exact_timings = networks, window, exact_timings
+        self._maker = maker or WindowMaker(networks, i420=i420)
         self.clock = Clock(window.fps, window.fresh)
         self.hearing: Hearing = WaveHearing(window.heard, self.clock.samples)
         self.timings: dict[str, float] = {}
-        rope = Rope3D(networks.dit.head_dim, config.grid, config.dit.rope_theta)
-        self._sampler = WindowSampler(networks.dit, WindowContext(window.frames, rope, networks.device))
-        shape = (self._sampler.draws, window.frames, config.latent_channels, *config.latent_size)
-        self._noise = torch.zeros(shape, device=networks.device)
         self._random = torch.Generator(networks.device)
-        self._reference: Tensor | None = None
-        self._match: LabMatch | None = None
+        self._portrait: tuple[Tensor, Tensor] | None = None  # its latents and its colours
+        self._frames = torch.zeros(0)  # float32 [pixels, H, W, 3], what the newest window was copied to
+        self._made = torch.zeros(0)
         self._shown: Tensor | None = None  # the newest window's frames, float [pixels, 3, H, W] in [0, 1]
         self._next = window.fresh  # of its fresh frames, so many are shown
-        self._begin, self._go_on = Graph(self._first), Graph(self._following)
 
     @torch.inference_mode()
     def start(self, portrait: np.ndarray, seed: int = 0) -> None:
-        """See `Generator.start`."""
-        networks, window = self._networks, self._window
-        picture = networks.picture(portrait)
-        self._reference = self._encode(picture.expand(window.pixels, -1, -1, -1)).to(networks.dtype)
-        self._match = LabMatch(picture[0]) if window.colour else None
+        """See `Generator.start`. The first start of a `WindowMaker` on a GPU captures its graph: that takes a while."""
+        networks, window, config = self._networks, self._window, self._networks.config
+        self._portrait = self._maker.prepare(networks.picture(portrait))
+        shape = (self._maker.draws, window.frames, config.latent_channels, *config.latent_size)
+        self._noise = torch.zeros(shape, device=networks.device)
+        self._frames = torch.zeros(window.pixels, config.height, config.width, 3, device=networks.device)
         self._random.manual_seed(seed)
         self._shown, self._next = None, window.fresh
-        # Graphs hold the reference and the colours that they were captured with.
-        self._begin, self._go_on = Graph(self._first), Graph(self._following)
 
     @torch.inference_mode()
     def generate(self, heard: Tensor) -> Tensor:
@@ -79,25 +68,25 @@ class WindowGenerator:
         Returns:
             uint8 [frames, H * 3 / 2, W] in I420, or [frames, H, W, 3] in RGB.
         """
-        assert self._reference is not None, "start comes first"
-        networks = self._networks
+        assert self._portrait is not None, "start comes first"
+        networks, maker, window = self._networks, self._maker, self._window
         clock, state = StageClock(networks.device, self._exact_timings), self._random.get_state()
         try:
             self._noise.normal_(generator=self._random)
             sound = heard[None].to(networks.device, torch.float32)
-            noise = self._noise.to(networks.dtype)
-            if self._shown is None:
-                frames = self._begin(sound, noise)
-            else:
-                frames = self._go_on(sound, noise, self._shown[self._next :][: self._window.history])
-            fresh = frames[self._window.history :].permute(0, 2, 3, 1).contiguous() * 2 - 1
-            made = signal_to_i420(fresh) if self._i420 else signal_to_rgb(fresh)
+            history, shown = self._frames[: window.history], maker.nothing_shown
+            if self._shown is not None:
+                history, shown = self._shown[self._next :][: window.history].permute(0, 2, 3, 1), maker.shown
+            with maker.turn:
+                made = maker.make(sound, self._noise, history, shown, *self._portrait)
+                assert maker.frames is not None
+                self._made, self._frames = _kept(self._made, made), _kept(self._frames, maker.frames)
         except Exception:
             self._random.set_state(state)
             raise
         clock.stage("window")
-        self._shown, self._next, self.timings = frames.clone(), self._window.fresh, clock.seconds
-        return made
+        self._shown, self._next, self.timings = self._frames.permute(0, 3, 1, 2), window.fresh, clock.seconds
+        return self._made
 
     def cut(self, shown: int) -> None:
         """Go on after the first `shown` frames of the newest chunk; the rest of it is never shown.
@@ -126,26 +115,13 @@ class WindowGenerator:
 
     def close(self) -> None:
         """See `Generator.close`."""
-        self._reference = self._shown = None
+        self._portrait = self._shown = None
+        self._frames = self._made = torch.zeros(0)
 
-    def _first(self, sound: Tensor, noise: Tensor) -> Tensor:
-        assert self._reference is not None
-        return self._make(sound, noise, self._reference[:1])
 
-    def _following(self, sound: Tensor, noise: Tensor, history: Tensor) -> Tensor:
-        return self._make(sound, noise, self._encode(history).to(self._networks.dtype))
-
-    def _make(self, sound: Tensor, noise: Tensor, history: Tensor) -> Tensor:
-        """All of a window; no host work, so that it can be captured. float [pixels, 3, H, W] in [0, 1]."""
-        networks, window = self._networks, self._window
-        assert networks.ear is not None and networks.projection is not None and self._reference is not None
-        positions = round(window.heard * window.fps)
-        states = networks.ear(normalise(sound).to(networks.dtype), positions)[:, -window.pixels :]
-        tokens = networks.projection(states)[0]
-        latents = self._sampler.sample(tokens, self._reference, history, noise)
-        own = next(self._autoencoder.parameters()).dtype
-        frames = self._autoencoder.decode_clip(latents.to(own)).float().clamp(0, 1)
-        return frames if self._match is None else self._match(frames)
-
-    def _encode(self, frames: Tensor) -> Tensor:
-        return self._autoencoder.encode_clip(frames.to(next(self._autoencoder.parameters()).dtype))
+def _kept(into: Tensor, made: Tensor) -> Tensor:
+    """What a maker made, `into` this session's own memory on a GPU: there the next session's window takes its place."""
+    if not made.is_cuda:
+        return made
+    into = into if into.shape == made.shape else torch.empty_like(made)
+    return into.copy_(made)

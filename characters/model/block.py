@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.cross_attend import cross_attend
-from kernels.fp8 import Precision, Quantised, store
+from kernels.fp8 import Precision, Quantised
 from kernels.gelu import gelu
 from kernels.residual_norm import residual_norm
 
@@ -32,7 +32,7 @@ class LayerContext(Protocol):
 
 
 class Conditions(NamedTuple):
-    """Keys and values of condition tokens in one layer: [(batch,) conditions, heads, head_dim] each."""
+    """Keys and values of condition tokens in one layer: [(batch or frames,) conditions, heads, head_dim] each."""
 
     k: Tensor
     v: Tensor
@@ -91,18 +91,14 @@ class CrossAttention(nn.Module):
         """See `takes`."""
         return takes(self.q)
 
-    def condition(self, tokens: Tensor) -> Conditions:
-        """Keys and values of tokens [..., conditions, dim]; valid as long as the tokens stay."""
-        k, v = (layer(store(tokens, takes(layer))) for layer in (self.k, self.v))
+    def condition(self, tokens: Tensor | Quantised) -> Conditions:
+        """Keys and values of tokens [..., conditions, dim], as k takes them; valid as long as the tokens stay."""
+        k, v = self.k(tokens), self.v(tokens)
         return Conditions(*(x.unflatten(-1, (self.heads, -1)) for x in (self.norm_k(k), v)))
 
     def forward(self, x: Tensor | Quantised, conditions: Conditions) -> Tensor:
-        q = self.q(x)
-        if q.dim() == 3 or conditions.k.dim() == 3:
-            return self.o(cross_attend(q, self.norm_q.weight, *conditions, eps=EPS, to=takes(self.o)))
-        # A window: the rows of each latent frame attend to the tokens of that frame.
-        o = cross_attend(q.unflatten(0, (len(conditions.k), -1)), self.norm_q.weight, *conditions, eps=EPS)
-        return self.o(store(o.flatten(0, 1), takes(self.o)))
+        # Of a window the conditions have an axis of frames, and the rows of each latent frame attend to its own.
+        return self.o(cross_attend(self.q(x), self.norm_q.weight, *conditions, eps=EPS, to=takes(self.o)))
 
 
 class Block(nn.Module):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from characters.model.dit import DiT
-from characters.model.quantise import fp8_layers, set_head_peaks
+from characters.model.quantise import Fp8Linear, fp8_layers, set_head_peaks
 from characters.model.sampler import Sampler
+from characters.model.window_sampler import WindowSampler
 
 CHUNKS = 4
 RING = 2
@@ -47,17 +50,49 @@ def calibrate(
     """
     # A long ring of all heads in the model's dtype would not fit beside the weights.
     sampler = Sampler(dit, reference, seed=seed, observe=True, ring=min(dit.config.ring, RING))
-    layers = fp8_layers(dit)
-    for layer in layers.values():
-        layer.observe()
+    layers = _observe(dit)
     made = [sampler.prefill(still, None if hidden is None else hidden[:1], clip)]
     for chunk in range(chunks):
         told = tokens if tokens.dim() == 3 else tokens[chunk]
         given = None if hidden is None else hidden[1 + chunk].clone()
         made.append(sampler.sample(told, given, sound)[None].clone())
-    for layer in layers.values():
+    _settle(dit, layers, sampler.peaks)
+    return torch.cat(made if dit.head is None else made[1:])
+
+
+@torch.inference_mode()
+def calibrate_window(dit: DiT, reference: Tensor, heard: Sequence[Tensor], *, seed: int = 0) -> None:
+    """Run a quantised DiT of a window model on a few windows and set its static scales; see `calibrate`.
+
+    Args:
+        dit: quantised, whole.
+        reference: [frames, channels, h, w], latents of a portrait held still.
+        heard: [frames, tokens, dim] each, what the latent frames of each window hear.
+        seed: of the noise.
+    """
+    layers, sampler = _observe(dit), WindowSampler(dit, observe=True)
+    generator = torch.Generator(reference.device).manual_seed(seed)
+    history = reference[:1]
+    held = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=reference.device)
+    for tokens in heard:
+        shape = (sampler.draws, *reference.shape)
+        noise = torch.randn(shape, generator=generator, device=reference.device).to(reference.dtype)
+        history = sampler.sample(tokens, reference, history, held, noise)[-1:]
+    assert sampler.context.peaks is not None
+    _settle(dit, layers, sampler.context.peaks)
+
+
+def _observe(dit: DiT) -> list[Fp8Linear]:
+    layers = list(fp8_layers(dit).values())
+    for layer in layers:
+        layer.observe()
+    return layers
+
+
+def _settle(dit: DiT, layers: Sequence[Fp8Linear], peaks: Tensor) -> None:
+    """Keep what was observed; peaks are those of q, k and v, float32 [layers, 3, heads]."""
+    for layer in layers:
         if layer.static:
             layer.set_peak(layer.peak)
         layer.peak = None
-    set_head_peaks(dit, sampler.peaks)
-    return torch.cat(made if dit.head is None else made[1:])
+    set_head_peaks(dit, peaks)

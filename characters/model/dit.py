@@ -18,11 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from characters.model.block import EPS, Block, Conditions, LayerContext, Residual
+from characters.model.block import EPS, Block, Conditions, LayerContext, Residual, takes
 from characters.model.conditioning import Conditioning
 from characters.model.config import ModelConfig
 from characters.model.framepack import FramePack
 from characters.model.injector import Heard, Injector
+from kernels.fp8 import store
 from kernels.residual_norm import residual_norm
 
 
@@ -156,7 +157,10 @@ class DiT(nn.Module):
     def condition(self, tokens: Tensor) -> list[Conditions]:
         """Keys and values of tokens [batch, conditions, dim], layer by layer."""
         tokens = tokens[0] if len(tokens) == 1 else tokens
-        return [block.cross_attn.condition(tokens) for block in self.blocks.values()]
+        layers = [block.cross_attn for block in self.blocks.values()]
+        # No layer has a scale of its own for them: rounded once, they are right for all.
+        given = store(tokens, takes(layers[0].k))
+        return [layer.condition(given) for layer in layers]
 
     def hear(self, tokens: Tensor, whole: Tensor) -> dict[str, Heard]:
         """What the injectors make of a chunk's sound: tokens [frames, tokens, dim], whole [frames, dim]."""

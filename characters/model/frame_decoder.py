@@ -55,7 +55,7 @@ def build_autoencoder(
     Args:
         config: a checked model config.
         device: where it will be.
-        dtype: that the rest of the model works in; the Wan VAE takes float16 for bfloat16 (see `HALF`).
+        dtype: that the rest of the model works in; the Wan VAE and TAEHV take float16 for bfloat16 (see `HALF`).
         weights: folder with autoencoder.safetensors. Without it weights are random, the same in every process; the Wan
             VAE's are also the published ones if its config names a file.
 
@@ -78,7 +78,7 @@ def build_autoencoder(
         load_weights(autoencoder, weights / "autoencoder.safetensors", rename)
     if not isinstance(autoencoder, WanVae):
         autoencoder.to(memory_format=torch.channels_last)
-    elif dtype == torch.bfloat16:
+    if not isinstance(autoencoder, Autoencoder) and dtype == torch.bfloat16:
         # Few CPUs multiply float16.
         dtype = HALF if device.type == "cuda" else torch.float32
     return autoencoder.to(dtype).eval().requires_grad_(False)

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from characters.model.block import Conditions, CrossAttention, Residual
+from characters.model.block import Conditions, CrossAttention, Residual, takes
+from kernels.fp8 import store
 from kernels.residual_norm import residual_norm
 
 EPS = 1e-5
@@ -42,7 +43,8 @@ class Injector(nn.Module):
 
     def hear(self, tokens: Tensor, whole: Tensor) -> Heard:
         """tokens [frames, tokens, dim], whole [frames, dim], from `SpeechTokens`."""
-        return Heard(self.attention.condition(tokens), *self.adain(F.silu(whole)).chunk(2, -1))
+        given = store(tokens, takes(self.attention.k))
+        return Heard(self.attention.condition(given), *self.adain(F.silu(whole)).chunk(2, -1))
 
     def forward(self, residual: Residual, heard: Heard, rows: list[slice]) -> Residual:
         """One injection.

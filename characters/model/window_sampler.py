@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from characters.model.dit import DiT
+from characters.model.quantise import head_scales
+from characters.model.rope import Rope3D
 from characters.model.sampler import along
 from characters.model.window_context import WindowContext
+from kernels.fp8 import FP8
 
 
 class WindowSampler:
@@ -17,15 +20,26 @@ class WindowSampler:
 
     Args:
         dit: in eval mode, on its device, in its dtype.
-        context: for its windows.
+        observe: see `WindowContext.peaks`; q, k and v then stay in the model's dtype.
     """
 
-    def __init__(self, dit: DiT, context: WindowContext) -> None:
-        self._dit, self._context = dit, context
-        self._config, device = dit.config.sampler, next(dit.parameters()).device
+    def __init__(self, dit: DiT, *, observe: bool = False) -> None:
+        self._dit = dit
+        config, parameter = dit.config, next(dit.parameters())
+        scales = None if observe else head_scales(dit)
+        self.context = WindowContext(
+            config.frames,
+            config.dit.num_heads,
+            Rope3D(dit.head_dim, config.grid, config.dit.rope_theta),
+            parameter.dtype if scales is None else FP8,
+            parameter.device,
+            scales=scales,
+            layers=len(dit.blocks) if observe else 0,
+        )
+        self._config = config.sampler
         self._told = [t / 1000 for t in self._config.timesteps] or self._config.steps
         with torch.inference_mode():
-            self._levels = [dit.modulate(torch.full((1,), level, device=device)) for level in self._told]
+            self._levels = [dit.modulate(torch.full((1,), level, device=parameter.device)) for level in self._told]
 
     @property
     def draws(self) -> int:
@@ -33,24 +47,29 @@ class WindowSampler:
         fresh = len(self._config.steps) - 1 if self._config.noise == "fresh" else 0
         return (self._config.source == "noise") + fresh
 
-    def sample(self, tokens: Tensor, reference: Tensor, history: Tensor, noise: Tensor) -> Tensor:
+    def sample(self, tokens: Tensor, reference: Tensor, history: Tensor, held: Tensor, noise: Tensor) -> Tensor:
         """The latents of a window.
 
         Args:
             tokens: [frames, tokens, dim], what each latent frame hears.
             reference: [frames, c, h, w], latents of the portrait held still.
             history: [n, c, h, w], latents that the window begins with.
+            held: bool [n, 1, 1, 1], which of them it does begin with.
             noise: [draws, frames, c, h, w].
 
         Returns:
-            [frames, c, h, w]; its first n are the history.
+            [frames, c, h, w]; its first n are the history where it is held.
         """
         steps, drawn = self._config.steps, list(noise)
         conditions = self._dit.condition(tokens)
+
+        def begin_with_history(x: Tensor) -> Tensor:
+            return torch.cat((torch.where(held, history, x[: len(history)]), x[len(history) :]))
+
         x = reference if self._config.source == "reference" else drawn.pop(0)
         for i, (now, told, level) in enumerate(zip(steps, self._told, self._levels, strict=True)):
-            x = _begin_with(history, x)
-            clean = self._dit.denoise(x, level, conditions, self._context, reference=reference)
+            x = begin_with_history(x)
+            clean = self._dit.denoise(x, level, conditions, self.context, reference=reference)
             if told != now:  # the network was told a rounded level; the way to go is that of the true one
                 clean = along(x, clean, told, told - now)
             then = steps[i + 1] if i + 1 < len(steps) else self._config.end
@@ -58,8 +77,4 @@ class WindowSampler:
                 x = (1 - then) * clean + then * drawn.pop(0)
             else:
                 x = along(x, clean, now, then)
-        return _begin_with(history, x)
-
-
-def _begin_with(history: Tensor, x: Tensor) -> Tensor:
-    return torch.cat((history, x[len(history) :]))
+        return begin_with_history(x)

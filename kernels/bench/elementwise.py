@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -256,15 +256,19 @@ def microseconds(launch: Callable[[int], object], sets: int) -> float:
     return statistics.median(times)
 
 
-@torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sweep", action="store_true", help="compare ways of cutting three of the kernels instead")
-    arguments = parser.parse_args()
+    report(sweep() if parser.parse_args().sweep else cases())
+
+
+@torch.inference_mode()
+def report(given: Iterable[Case]) -> None:
+    """Time each case and print a line about it."""
     print(torch.cuda.get_device_name())
     ceilings: dict[tuple[torch.dtype, int], float] = {}
     print(f"{'':64}{'MB':>7}{'us':>8}{'copy':>8}{'TB/s':>7}{'of copy':>9}{'us warm':>9}")
-    for case in sweep() if arguments.sweep else cases():
+    for case in given:
         cold, warm = microseconds(case.launch, case.sets), microseconds(case.launch, 1)
         ceiling = ceilings.get((case.to, case.moved))
         if ceiling is None:

@@ -20,8 +20,10 @@ from kernels.bench.timing import Timing, capture, sustained
 from kernels.fp8 import FP8, FP8_MAX, Quantised
 from kernels.linear import linear_fp8
 
-# (out, in) widths in multiples of the model's, in the order of a layer: q, k and v; o; cross q; cross o; feed-forward.
-PRODUCTS = ((3, 1), (1, 1), (1, 1), (1, 1), (4, 1), (1, 4))
+
+def product_widths(dim: int, ffn_dim: int) -> list[tuple[int, int]]:
+    """(out, in) widths in the order of a layer: q, k and v; o; cross q; cross o; feed-forward."""
+    return [(3 * dim, dim), (dim, dim), (dim, dim), (dim, dim), (ffn_dim, dim), (dim, ffn_dim)]
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def measure_floor(
     tokens: int = 2992,
     dim: int = 7680,
     head_dim: int = 128,
+    ffn_dim: int | None = None,
     backend: Backend = "auto",
     seconds: float = 4.0,
 ) -> Floor:
@@ -78,10 +81,12 @@ def measure_floor(
         layers: layers of the share.
         tokens: tokens of a chunk, the queries of the attention.
         dim, head_dim: the model's width and that of a head.
+        ffn_dim: width inside the feed-forward; default: four times the model's.
         backend: of the attention.
         seconds: of each of the three measurements.
     """
-    weights_bytes = sum(out * inner for out, inner in PRODUCTS) * dim * dim
+    widths = product_widths(dim, ffn_dim or 4 * dim)
+    weights_bytes = sum(out * inner for out, inner in widths)
     layer_bytes = weights_bytes + 2 * context * tokens * heads * head_dim
     free = torch.cuda.mem_get_info()[0]
     distinct = min(layers, int(0.8 * free / layer_bytes))
@@ -89,16 +94,13 @@ def measure_floor(
         raise ValueError(f"one layer needs {layer_bytes / 1e9:.1f} GB, the GPU has {free / 1e9:.1f} GB free")
     one = torch.ones((), device="cuda")
     ones = torch.ones(heads, device="cuda")
-    weights = [
-        [Quantised(full_range(out * dim, inner * dim), one / FP8_MAX) for out, inner in PRODUCTS]
-        for _ in range(distinct)
-    ]
-    inputs = {inner: Quantised(full_range(rows, inner * dim), one / FP8_MAX) for _, inner in PRODUCTS}
+    weights = [[Quantised(full_range(out, inner), one / FP8_MAX) for out, inner in widths] for _ in range(distinct)]
+    inputs = {inner: Quantised(full_range(rows, inner), one / FP8_MAX) for _, inner in widths}
     q = unit(tokens, heads, head_dim)
     keys, values = ([unit(context * tokens, heads, head_dim) for _ in range(distinct)] for _ in range(2))
 
     def products(layer: int, start: int, stop: int) -> None:
-        for weight, (_, inner) in list(zip(weights[layer % distinct], PRODUCTS, strict=True))[start:stop]:
+        for weight, (_, inner) in list(zip(weights[layer % distinct], widths, strict=True))[start:stop]:
             linear_fp8(inputs[inner], weight)
 
     def attention(layer: int) -> None:
@@ -108,13 +110,13 @@ def measure_floor(
     def interleaved(layer: int) -> None:
         products(layer, 0, 1)
         attention(layer)
-        products(layer, 1, len(PRODUCTS))
+        products(layer, 1, len(widths))
 
     def measure(work: Callable[[int], None]) -> Timing:
         return sustained(capture(lambda: list(map(work, range(layers)))), seconds)
 
     return Floor(
-        products=measure(lambda layer: products(layer, 0, len(PRODUCTS))),
+        products=measure(lambda layer: products(layer, 0, len(widths))),
         attention=measure(attention),
         both=measure(interleaved),
         product_flops=2.0 * rows * weights_bytes * layers,

@@ -73,3 +73,21 @@ def test_a_grid_of_several_blocks_of_keys_is_one_softmax(device, monkeypatch):
     whole = cross_attend_triton(*given)
     monkeypatch.setattr(kernels.cross_attend, "KEYS", 16)
     torch.testing.assert_close(cross_attend_triton(*given), whole, rtol=2**-6, atol=2**-8)
+
+
+@pytest.mark.parametrize("keys", [5, 40])
+@pytest.mark.parametrize("frames, rows", [(3, 70), (9, 1024)] if torch.cuda.is_available() else [(3, 70)])
+@pytest.mark.parametrize("static", [False, True])
+def test_rows_of_a_frame_attend_to_its_own_keys(device, frames, rows, keys, static):
+    q, norm, k, v = operands(device, frames * rows, frames * keys, 3, 16)
+    k, v = (x.unflatten(0, (frames, keys)) for x in (k, v))
+    alone = [
+        cross_attend_reference(*(x.float() for x in (part, norm, *kv)))
+        for part, *kv in zip(q.split(rows), k, v, strict=True)
+    ]
+    expected = torch.cat(alone)
+    assert torch.allclose(cross_attend_reference(q.float(), norm.float(), k.float(), v.float()), expected, atol=1e-6)
+    scale = torch.tensor(0.01, device=device) if static else None
+    got = cross_attend_triton(q, norm, k, v, to=scale)
+    got = dequantise(got) if static else got.float()
+    assert (got - expected).norm() < (0.03 if static else 0.01) * expected.norm()

@@ -20,10 +20,11 @@ from characters.model.wan_vae.layers import (
 )
 from characters.model.wan_vae.workspace import Workspace
 from kernels.halo import PAST, Sum, fill_halo
+from kernels.narrow_conv import narrow_conv
 
 RGB = 3
-# Tensor cores take output channels by the eight.
-_CHANNEL_STEP = 8
+# Tensor cores take channels by the eight.
+CHANNEL_STEP = 8
 
 
 class MiddleBlock(nn.Module):
@@ -107,35 +108,39 @@ class Decoder(nn.Module):
                     module.exact = True
 
     def forward(self, z: Tensor, workspace: Workspace, *, first: bool) -> Sum:
-        """Decode the next latent of the stream `workspace.slot`.
+        """Decode the next latents of the stream `workspace.slot`.
 
         Args:
-            z: [1, h, w, c].
-            first: the stream's first, which makes one frame instead of four.
+            z: [n, h, w, c].
+            first: the stream's first latent, alone, which makes one frame instead of four.
 
         Returns:
-            [4 or 1, H, W, 3 or more], R, G, B around [-1, 1]; further channels are padding.
+            [4 n or 1, H, W, 3 or more], R, G, B around [-1, 1]; further channels are padding.
         """
+        workspace.fresh = first
         x = self.conv_in(Sum(z), workspace)
         x = self.mid_block(x, workspace)
         for block in self.up_blocks:
             x = block(x, workspace, first=first)
-        return self._head(x, workspace)
+        return self._head(x, workspace, first)
 
-    def _head(self, x: Sum, workspace: Workspace) -> Sum:
+    def _head(self, x: Sum, workspace: Workspace, first: bool) -> Sum:
         t, h, w, c = x.shape
         halo = workspace.halo((PAST + t,), h, w, c, 1, x.branch)
         cache = workspace.cache(self.conv_out, h, w, c, x.branch)
         fill_halo(x, halo, gamma=self.norm_out.gamma.flatten(), cache=cache, slot=workspace.slot)
         workspace.rows.exchange(halo)
-        padding = -self.conv_out.out_channels % _CHANNEL_STEP
-
-        def padded() -> Tensor:
-            return channels_last(F.pad(self.conv_out.weight, (0, 0) * 4 + (0, padding)))
-
-        y = convolve(halo, workspace.weight(self.conv_out, padded))
+        conv = self.conv_out
+        if first:  # nothing but zeros in front of the frame
+            halo, weight = halo[PAST:], conv.weight[:, :, -1:]
+        else:
+            weight = conv.weight
         if self.patch == 1:
-            return Sum(y, F.pad(self.conv_out.bias, (0, padding)))
+            return Sum(narrow_conv(halo, weight, bordered=True), conv.bias)
+        padding = -conv.out_channels % CHANNEL_STEP
+        y = convolve(
+            halo, workspace.weight((conv, first), lambda: channels_last(F.pad(weight, (0, 0) * 4 + (0, padding))))
+        )
         # Channels are [RGB, column in the patch, row in the patch].
-        y = (y[..., : self.conv_out.out_channels] + self.conv_out.bias).unflatten(-1, (RGB, self.patch, self.patch))
+        y = (y[..., : conv.out_channels] + conv.bias).unflatten(-1, (RGB, self.patch, self.patch))
         return Sum(y.permute(0, 1, 5, 2, 4, 3).flatten(3, 4).flatten(1, 2).contiguous())

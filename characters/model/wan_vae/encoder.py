@@ -1,13 +1,14 @@
-"""The Wan VAE's encoder: pixel frames in, latent distributions out. Used once a session, for the portrait."""
+"""The Wan VAE's encoder: pixel frames in, latent distributions out."""
 
 from __future__ import annotations
 
 import itertools
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from characters.model.config import WanVaeConfig
-from characters.model.wan_vae.decoder import RGB, MiddleBlock
+from characters.model.wan_vae.decoder import CHANNEL_STEP, RGB, MiddleBlock
 from characters.model.wan_vae.layers import CausalConv3d, Downsample, ResidualBlock, RmsNorm, average_down
 from characters.model.wan_vae.workspace import Workspace
 from kernels.halo import Sum
@@ -83,7 +84,8 @@ class Encoder(nn.Module):
         """
         # Channels are [RGB, column in the patch, row in the patch].
         x = frames.unflatten(2, (-1, self.patch)).unflatten(1, (-1, self.patch)).permute(0, 1, 3, 5, 4, 2).flatten(3)
-        x = self.conv_in(Sum(x.contiguous()), workspace)
+        workspace.fresh = first
+        x = self.conv_in(Sum(F.pad(x, (0, -x.shape[-1] % CHANNEL_STEP))), workspace)
         for block in self.down_blocks:
             x = block(x, workspace, first=first)
         x = self.mid_block(x, workspace)

@@ -68,6 +68,7 @@ def channels_last(weight: Tensor) -> Tensor:
 class CausalConv3d(nn.Conv3d):
     """A convolution over the current and the two frames before, [t, h, w, c] -> [t, h, w, out].
 
+    Channels of the input beyond the convolution's own are padding.
     The kernel is 3 in time and 1 or 3 in space. The reader of the output adds the bias. If the number of frames is even
     and the kernel is 3 in space, it takes minimal filtering in time (`kernels.halo`): a third less work.
 
@@ -93,16 +94,24 @@ class CausalConv3d(nn.Conv3d):
         )
         if border:
             workspace.rows.exchange(halo.view(-1, *halo.shape[-3:]))
+        if workspace.fresh and t == 1:
+            # Nothing but zeros in front of the frame.
+            last = workspace.weight((self, "last"), lambda: channels_last(self._weight(c)[:, :, -1]))
+            return Sum(convolve(halo[PAST:], last), self.bias)
         if not minimal:
-            return Sum(convolve(halo, workspace.weight(self, lambda: channels_last(self.weight))), self.bias)
+            return Sum(convolve(halo, workspace.weight(self, lambda: channels_last(self._weight(c)))), self.bias)
         # Each product's weight is [out, c, kh, kw], channels-last.
         weights = workspace.weight(
-            (self, "minimal"), lambda: minimal_weights(self.weight).movedim(2, -1).contiguous().movedim(-1, 2)
+            (self, "minimal"), lambda: minimal_weights(self._weight(c)).movedim(2, -1).contiguous().movedim(-1, 2)
         )
         products = halo.new_empty(PRODUCTS, t // 2, h, w, self.out_channels)
         for frames, weight, product in zip(halo, weights, products, strict=True):
             convolve_into(frames, weight, product)
         return Sum(products, self.bias, layout="minimal")
+
+    def _weight(self, channels: int) -> Tensor:
+        """With zeros for those of `channels` that are padding."""
+        return F.pad(self.weight, (0, 0) * 3 + (0, channels - self.in_channels))
 
 
 class ResidualBlock(nn.Module):
@@ -211,15 +220,21 @@ class Downsample(nn.Module):
 
     def forward(self, x: Sum, workspace: Workspace, *, first: bool) -> Sum:
         """[t, h, w, width] -> [t or t / 2, h / 2, w / 2, width]."""
-        padded = F.pad(x.value().to(x.branch.dtype), (0, 0, 0, 1, 0, 1))
-        y = convolve(padded, self.conv.weight, 2) + self.conv.bias
-        if self.time_conv is None:
-            return Sum(y)
+        t, *size = x.shape
+        halo = workspace.halo((t,), *size, 1, x.branch)
+        fill_halo(x, halo)
+        # The border is zero on all sides, and the picture is padded at the right and below only.
+        y = convolve(halo[:, 1:, 1:], workspace.weight(self, lambda: channels_last(self.conv.weight)), 2)
+        time = self.time_conv
+        if time is None:
+            return Sum(y, self.conv.bias)
+        y = y + self.conv.bias
         before = workspace.swap(self, y[-1:])
         if first:
             return Sum(y)
         assert before is not None
-        return Sum(convolve(torch.cat((before, y)), self.time_conv.weight, (2, 1, 1)), self.time_conv.bias)
+        weight = workspace.weight(time, lambda: channels_last(time.weight))
+        return Sum(convolve(torch.cat((before, y)), weight, (2, 1, 1)), time.bias)
 
 
 def duplicate_up(x: Tensor, out: int, *, time: bool, first: bool) -> Tensor:

@@ -99,7 +99,7 @@ class WanStreams:
     def _frames(self, latent: Tensor, slot: Tensor, *, first: bool) -> Tensor:
         self.workspace.slot = slot
         with fastest_convolutions(self._dtype):
-            picture = self._vae.decode(latent[0], self.workspace, first=first)
+            picture = self._vae.decode(latent, self.workspace, first=first)
         if self._i420:
             return self.workspace.rows.join(signal_to_i420(picture.branch, picture.bias))
         return signal_to_rgb(picture.branch, picture.bias)[None]

@@ -16,6 +16,7 @@ class Workspace:
 
     Everything is made at first use and stays where it is, so that a network that has run once can be captured as a CUDA
     graph. Layers of the same size share their input buffers; a stream owns nothing but its frames in the caches.
+    Whoever clears a stream and runs the network says so by `fresh`.
 
     Args:
         slots: streams that it remembers.
@@ -28,6 +29,7 @@ class Workspace:
         self.slots, self.compact = slots, compact
         self.rows = WholeFrame() if rows is None else rows
         self.slot: Tensor | None = None  # int64 [], the stream at work
+        self.fresh = False  # the stream at work has seen nothing yet
         self._halos: dict[tuple[int, ...], Tensor] = {}
         self._caches: dict[nn.Module, Cache] = {}
         self._weights: dict[Hashable, Tensor] = {}
