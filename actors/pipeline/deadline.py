@@ -7,8 +7,6 @@ chunk is due one period after the late one left. Nothing is skipped or hurried t
 
 from __future__ import annotations
 
-from characters.chunk import CHUNK_SECONDS
-
 # Seconds late that count as on time: the receiver's jitter buffer absorbs them, and the clock's grid stays.
 GRACE = 0.01
 
@@ -27,7 +25,7 @@ class Deadline:
         longest: seconds of the longest hold.
     """
 
-    def __init__(self, period: float = CHUNK_SECONDS, grace: float = GRACE) -> None:
+    def __init__(self, period: float, grace: float = GRACE) -> None:
         if period <= 0 or grace < 0:
             raise ValueError("period must be positive and grace not negative")
         self.period, self.grace = period, grace

@@ -21,17 +21,14 @@ from actors.channels.opening import Kind
 from actors.channels.protocol import SLOTS, TensorSpec
 from actors.pipeline.header import MAX_SPANS
 from actors.voice.config import VoiceConfig
-from characters.chunk import FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
+from characters.chunk import FRAMES_PER_CHUNK
 from characters.config import load_conf
 from characters.errors import UserError
-from characters.generate.hearing import MelHearing
+from characters.generate.hearing import hearing_of
 from characters.model.conditioning import AUDIO_TOKENS
 from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import BYTES, ParallelPlan, Shard, shards
 from characters.model.plan import check_plan as check_model_plan
-
-HEARD = TensorSpec(MelHearing.shape, "float32")
-PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
 
 
 @dataclass
@@ -259,16 +256,23 @@ def plan_topology(profile: Profile) -> Topology:
     # A shard sends its rows of the residual stream and, below them, the condition tokens of the chunk.
     assert parts[0].shard is not None
     hidden = TensorSpec((parts[0].shard.rows + _conditions(model), model.dit.dim), profile.dtype)
+    heard = TensorSpec(hearing_of(model).shape, "float32")
     for role in groups[0]:
-        join(aligner, role, "heard", HEARD)
+        join(aligner, role, "heard", heard)
     for group, following in pairwise(groups):
         for role, target in zip(group, following, strict=True):
             join(role, target, "hidden", hidden)
     for role in decoders:
         join(last, role, "latent", latent)
-    frames = TensorSpec((FRAMES_PER_CHUNK, model.height * 3 // 2, model.width), "uint8")
+    frames = TensorSpec((model.clock.frames, model.height * 3 // 2, model.width), "uint8")
     join(decoders[0], publisher, "frames", frames)
-    join(aligner, publisher, "pcm", PCM, profile.flight or chunks_in_flight(plan))
+    join(
+        aligner,
+        publisher,
+        "pcm",
+        TensorSpec((model.clock.samples,), "float32"),
+        profile.flight or chunks_in_flight(plan),
+    )
     return Topology(profile, model, tuple(stages), tuple(edges))
 
 

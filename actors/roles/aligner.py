@@ -14,8 +14,8 @@ from torch import Tensor
 
 from actors.pipeline.header import IDLE, NONE_CANCELLED, Header
 from actors.pipeline.loop import LoopRole
-from characters.chunk import SAMPLE_RATE, SAMPLES_PER_CHUNK
-from characters.generate.hearing import Hearing, MelHearing
+from characters.chunk import SAMPLE_RATE, Clock
+from characters.generate.hearing import Hearing
 
 # Samples that may wait to be played. Speech is made faster than it is played, and a reply can be long.
 CAPACITY = 120 * SAMPLE_RATE
@@ -30,9 +30,10 @@ class AudioChunk:
     Attributes:
         index: position on the clock.
         response_id: of the sound in it; IDLE if there is none.
-        pcm: float32 [4000], mono at 24 kHz.
+        pcm: float32 [clock.samples], mono at 24 kHz.
         heard: float32, what the model hears (see `Hearing`).
         pushed: half-open ranges of pcm that hold pushed samples; the rest is silence.
+        first: number of its first frame in the session.
     """
 
     index: int
@@ -40,6 +41,7 @@ class AudioChunk:
     pcm: np.ndarray
     heard: np.ndarray
     pushed: tuple[tuple[int, int], ...]
+    first: int
 
     def spoken(self, samples: int) -> int:
         """Pushed samples among the first `samples` samples."""
@@ -67,12 +69,16 @@ class _Draft:
 class AudioAligner(LoopRole):
     """Turns pushed speech into an endless sequence of chunks. Every method may be called from any thread.
 
-    A chunk holds sound of one response only: the next response starts in the next chunk. The window of a chunk contains
-    83 ms of the next chunk, which are therefore decided on with it.
+    A chunk holds sound of one response only: the next response starts in the next chunk. What the model hears with a
+    chunk may reach into the next one, whose beginning is decided on with it then.
+
+    Args:
+        clock: of the model.
+        hearing: of the model.
     """
 
-    def __init__(self, hearing: Hearing | None = None) -> None:
-        self._hearing = hearing or MelHearing()
+    def __init__(self, clock: Clock, hearing: Hearing) -> None:
+        self.clock, self._hearing = clock, hearing
         self._lock = threading.RLock()
         self._queue: deque[tuple[int, np.ndarray]] = deque()
         self._queued = 0
@@ -85,9 +91,9 @@ class AudioAligner(LoopRole):
     def reset(self, session: Any = None) -> None:
         """Start at chunk 0 with nothing to say."""
         with self._lock:
-            self._index = 0
+            self._index = self._first = 0
             self._history = np.zeros(self._hearing.past, np.float32)
-            self._draft = _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
+            self._draft = _Draft(np.zeros(self.clock.samples, np.float32))
             self._queue.clear()
             self._queued = 0
             self._cancelled = NONE_CANCELLED
@@ -132,7 +138,7 @@ class AudioAligner(LoopRole):
             self._queue = deque(kept)
             self._queued = sum(len(pcm) for _, pcm in kept)
             if self._draft.response_id != IDLE and self._draft.response_id <= self._cancelled:
-                self._draft = _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
+                self._draft = _Draft(np.zeros(self.clock.samples, np.float32))
 
     def next(self) -> AudioChunk:
         """Decide on the next chunk."""
@@ -142,16 +148,17 @@ class AudioAligner(LoopRole):
                 if chunk.response_id == IDLE or chunk.response_id > self._cancelled:
                     self._unplayed.append(chunk)
                     return chunk
-            draft, following = self._draft, _Draft(np.zeros(SAMPLES_PER_CHUNK, np.float32))
-            self._fill(draft, SAMPLES_PER_CHUNK)
+            draft, following = self._draft, _Draft(np.zeros(self.clock.samples, np.float32))
+            self._fill(draft, self.clock.samples)
             # What the model hears of the next chunk is decided on with this one.
             ahead = self._hearing.ahead
             self._fill(following, ahead)
             heard = self._hearing.hear(np.concatenate((self._history, draft.pcm, following.pcm[:ahead])))
-            chunk = AudioChunk(self._index, draft.response_id, draft.pcm, heard, tuple(draft.pushed))
+            chunk = AudioChunk(self._index, draft.response_id, draft.pcm, heard, tuple(draft.pushed), self._first)
             self._history = np.concatenate((self._history, draft.pcm))[-self._hearing.past :]
             self._draft = following
             self._index += 1
+            self._first += self.clock.frames
             self._unplayed.append(chunk)
             return chunk
 
@@ -192,7 +199,7 @@ class AudioAligner(LoopRole):
         """See `LoopRole.step`: ports "heard" and "pcm"."""
         chunk = self.next()
         outputs = {"heard": torch.from_numpy(chunk.heard), "pcm": torch.from_numpy(chunk.pcm)}
-        return Header(chunk.index, chunk.response_id), outputs
+        return Header(chunk.index, chunk.response_id, first=chunk.first, frames=self.clock.frames), outputs
 
     def resume(self) -> None:
         """See `LoopRole.resume`."""
@@ -201,12 +208,12 @@ class AudioAligner(LoopRole):
     def snapshot(self) -> dict[str, Any]:
         """See `LoopRole.snapshot`. Queued sound dies with the process; the clock goes on."""
         with self._lock:
-            return {"index": self._index, "cancelled": self._cancelled}
+            return {"index": self._index, "first": self._first, "cancelled": self._cancelled}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `LoopRole.restore`."""
         with self._lock:
-            self._index, self._cancelled = state["index"], state["cancelled"]
+            self._index, self._first, self._cancelled = state["index"], state["first"], state["cancelled"]
 
     def _account(self, response_id: int) -> Account:
         account = self._accounts.setdefault(response_id, Account())

@@ -16,37 +16,39 @@ from actors.pipeline.header import NONE_CANCELLED, Header
 from actors.pipeline.loop import LoopRole
 from actors.pipeline.session import SessionSpec
 from actors.roles.outlet import Outlet
-from characters.chunk import FPS, FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
+from characters.chunk import Clock
 
 # Seconds of unsent sound that a room may have when the next chunk begins.
 MOST_AHEAD = 0.04
-_SAMPLES_PER_FRAME = SAMPLES_PER_CHUNK // FRAMES_PER_CHUNK
 
 
 class RoomPublisher(LoopRole):
-    """Publishes a chunk as four blocks, 1/24 s apart: 1,000 samples and their frame.
+    """Publishes a chunk as blocks: a frame and its samples, one after another at the pace of the model's clock.
 
     The publisher has no queue: the channels before it hold two chunks.
 
     Args:
         join: joins the session's room.
+        clock: of the model.
         played: called after each chunk with its index and how many of its samples were published.
-        clock, sleep: seconds; for tests.
+        now, sleep: seconds; for tests.
     """
 
     def __init__(
         self,
         join: Callable[[SessionSpec], Outlet],
+        clock: Clock,
         played: Callable[[int, int], object] = lambda index, samples: None,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        self.deadline = Deadline()
+        self.clock = clock
+        self.deadline = Deadline(clock.seconds)
         self.room: Outlet | None = None
         self.join, self._played = join, played
         self._closed = threading.Event()
-        self._clock, self._sleep = clock, sleep or self._closed.wait
+        self._now, self._sleep = now, sleep or self._closed.wait
         self._cancelled = NONE_CANCELLED
 
     def reset(self, session: SessionSpec) -> None:
@@ -57,7 +59,7 @@ class RoomPublisher(LoopRole):
         """
         self.close()
         self._closed.clear()
-        self.deadline = Deadline()
+        self.deadline = Deadline(self.clock.seconds)
         self.room = self.join(session)
 
     def publish(self, header: Header, frames: np.ndarray, pcm: np.ndarray) -> int:
@@ -67,8 +69,8 @@ class RoomPublisher(LoopRole):
 
         Args:
             header: of the chunk.
-            frames: uint8 [4, H * 3 / 2, W], I420.
-            pcm: float32 [4000].
+            frames: uint8 [clock.frames, H * 3 / 2, W], I420.
+            pcm: float32 [clock.samples].
 
         Returns:
             How many of its samples were published before the silence.
@@ -77,30 +79,30 @@ class RoomPublisher(LoopRole):
             ChannelAborted: the room was left meanwhile.
         """
         assert self.room is not None, "reset comes first"
-        room = self.room
-        self._wait(self.deadline.due(self._clock()))
+        room, clock, step = self.room, self.clock, self.clock.frame_samples
+        self._wait(self.deadline.due(self._now()))
         if (ahead := room.ahead()) > MOST_AHEAD:
             # After a stall the room holds more sound than it can send at once: all that follows would be late.
-            self._wait(self._clock() + ahead)
-        start = self._clock()
+            self._wait(self._now() + ahead)
+        start = self._now()
         late = self.deadline.leave(start)
         # A chunk on time stays on the grid, whatever the timer's jitter; a late chunk starts a new grid now.
         begin = start if late else self.deadline.due(start) - self.deadline.period
         heard = 0
-        for i in range(FRAMES_PER_CHUNK):
-            due = begin + i / FPS
+        for i in range(clock.frames):
+            due = begin + i / clock.fps
             self._wait(due)
             behind = room.ahead() + room.sound_lag
-            block = pcm[i * _SAMPLES_PER_FRAME : (i + 1) * _SAMPLES_PER_FRAME]
+            block = pcm[i * step : (i + 1) * step]
             if header.cancelled_by(self._cancelled):
                 block = np.zeros_like(block)
             else:
-                heard = (i + 1) * _SAMPLES_PER_FRAME
+                heard = (i + 1) * step
             room.capture_audio(block)
             # After a late wake-up, sound waits in the room's queue from then on. The frame leaves with its sound.
-            leaves = max(due, self._clock()) + behind
+            leaves = max(due, self._now()) + behind
             self._wait(leaves)
-            room.capture_video(frames[i], int(leaves * 1e6), header.index * FRAMES_PER_CHUNK + i)
+            room.capture_video(frames[i], int(leaves * 1e6), header.first + i)
         return heard
 
     def cancel(self, response_id: int) -> None:
@@ -136,7 +138,7 @@ class RoomPublisher(LoopRole):
             self.room = None
 
     def _wait(self, until: float) -> None:
-        while (left := until - self._clock()) > 0 and not self._closed.is_set():
+        while (left := until - self._now()) > 0 and not self._closed.is_set():
             self._sleep(left)
         if self._closed.is_set():
             raise ChannelAborted("the room was left")

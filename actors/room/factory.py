@@ -16,6 +16,7 @@ from actors.room.livekit import LivekitRoom
 from actors.room.stub import StubRoom
 from characters.generate.cached import CachedGenerator
 from characters.generate.decoder import LatentDecoder
+from characters.generate.hearing import hearing_of
 from characters.generate.networks import load_networks
 from characters.model.config import ModelConfig
 
@@ -38,7 +39,7 @@ def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     for role in stage.roles:
         match role.kind:
             case "aligner":
-                built[role.name] = AudioAligner()
+                built[role.name] = AudioAligner(model.clock, hearing_of(model))
             case "dit":
                 assert networks is not None
                 dtype = getattr(torch, profile.dtype)
@@ -51,11 +52,11 @@ def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
             case "publisher":
                 aligner = built["aligner"]
                 assert isinstance(aligner, AudioAligner)
-                built[role.name] = RoomPublisher(lambda session: _join(session, model), aligner.played)
+                built[role.name] = RoomPublisher(lambda session: _join(session, model), model.clock, aligner.played)
     return built
 
 
 def _join(session: SessionSpec, model: ModelConfig) -> Outlet:
     if session.room.kind == "stub":
         return StubRoom()
-    return LivekitRoom(session.room, model.height, model.width)
+    return LivekitRoom(session.room, model.height, model.width, model.clock.fps)

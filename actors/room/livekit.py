@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actors.pipeline.session import RoomAddress
-from characters.chunk import FPS, SAMPLE_RATE
+from characters.chunk import SAMPLE_RATE
 from characters.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class LivekitRoom:
     Args:
         address: of the room.
         height, width: of the frames.
+        fps: frames a second.
 
     Attributes:
         room: the SDK's; its callbacks and coroutines belong to `loop`.
@@ -42,11 +43,11 @@ class LivekitRoom:
     # The SDK takes sound from its queue every 10 ms, and sends a packet when it holds 20 ms.
     sound_lag = 0.025
 
-    def __init__(self, address: RoomAddress, height: int, width: int) -> None:
+    def __init__(self, address: RoomAddress, height: int, width: int, fps: int) -> None:
         from livekit import rtc  # its native library starts threads, which do not survive a fork
 
         self._rtc = rtc
-        self._height, self._width = height, width
+        self._height, self._width, self._fps = height, width, fps
         self._gone = threading.Event()
         self._lock = threading.Lock()
         self._waiting = 0  # samples that the loop has not handed to the SDK yet
@@ -129,7 +130,7 @@ class LivekitRoom:
                 simulcast=False,
                 video_codec=rtc.VideoCodec.VP8,
                 frame_metadata_features=[rtc.FrameMetadataFeature.FMF_FRAME_ID],
-                video_encoding=rtc.VideoEncoding(max_bitrate=address.bitrate, max_framerate=FPS),
+                video_encoding=rtc.VideoEncoding(max_bitrate=address.bitrate, max_framerate=self._fps),
             ),
         )
         return room

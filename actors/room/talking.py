@@ -60,7 +60,7 @@ class TalkingPublisher(RoomPublisher):
         config: VoiceConfig,
         spans: int,
     ) -> None:
-        super().__init__(join, self._report_played)
+        super().__init__(join, aligner.clock, self._report_played)
         self._aligner, self._parts, self._config, self._spans = aligner, parts, config, spans
         self._session: SessionSpec | None = None
         self._state: dict[str, Any] | None = None
@@ -132,4 +132,5 @@ class TalkingPublisher(RoomPublisher):
             self._state,
             response_id,
             session.user,
+            clock=self.clock,
         )

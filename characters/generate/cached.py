@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, MOTION_CHANNELS
+from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, MOTION_CHANNELS, Clock
 from characters.errors import UserError, did_you_mean
-from characters.generate.generator import Clock, StageClock
+from characters.generate.generator import StageClock
 from characters.generate.group import ModelPeers
 from characters.generate.hearing import WINDOW_FRAMES, Hearing, MelHearing
 from characters.generate.motion import LIVE_SWAY, IdleMotion

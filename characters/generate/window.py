@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from characters.generate.generator import Clock, StageClock
-from characters.generate.hearing import Hearing, WaveHearing
+from characters.generate.generator import StageClock
+from characters.generate.hearing import hearing_of
 from characters.generate.networks import Networks
 from characters.model.colour import LabMatch
 from characters.model.graph import Graph
@@ -43,8 +43,7 @@ class WindowGenerator:
         assert isinstance(networks.autoencoder, WanVae | TinyVae)
         self._networks, self._window, self._i420, self._exact_timings = networks, window, i420, exact_timings
         self._autoencoder = networks.autoencoder
-        self.clock = Clock(window.fps, window.fresh)
-        self.hearing: Hearing = WaveHearing(window.heard, self.clock.samples)
+        self.clock, self.hearing = config.clock, hearing_of(config)
         self.timings: dict[str, float] = {}
         rope = Rope3D(networks.dit.head_dim, config.grid, config.dit.rope_theta)
         self._sampler = WindowSampler(networks.dit, WindowContext(window.frames, rope, networks.device))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from omegaconf import MISSING
 
+from characters.chunk import SAMPLE_RATE, Clock
 from characters.config import load_conf
 from characters.errors import UserError
 from characters.model.audio_projection import AudioProjectionConfig
@@ -197,6 +198,11 @@ class ModelConfig:
         return self.window.frames if self.window is not None else 1
 
     @property
+    def clock(self) -> Clock:
+        """Frames a second and frames a chunk."""
+        return Clock() if self.window is None else Clock(self.window.fps, self.window.fresh)
+
+    @property
     def random_weights(self) -> bool:
         """Whether a part has no trained weights: all pictures are noise then."""
         wan = self.autoencoder.wan
@@ -285,6 +291,7 @@ def check(config: ModelConfig, where: str) -> None:
     require(len(config.sampler.timesteps) in (0, len(steps)), "sampler.timesteps must be as many as sampler.steps")
     if (window := config.window) is not None:
         require(window.frames > window.history_latents > 0, "window.frames must be more than window.history fills")
+        require(window.fps > 0 and SAMPLE_RATE % window.fps == 0, f"window.fps must divide {SAMPLE_RATE}")
         require(window.history % 4 == 1, "window.history must be 1, 5, 9, ... frames")
         require(
             dit.audio_dim == dit.text_dim == 0, "a window model hears through window.ear: no dit.audio_dim or text_dim"

@@ -17,15 +17,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from actors.pipeline.topology import chunks_in_flight
-from characters.chunk import CHUNK_SECONDS, FRAMES_PER_CHUNK, MEL_FRAMES_PER_CHUNK
+from characters.chunk import FRAMES_PER_CHUNK, SAMPLE_RATE
 from characters.errors import UserError
-from characters.generate.hearing import AHEAD_FRAMES
+from characters.generate.hearing import hearing_of
 from characters.model.config import ModelConfig
 from characters.model.plan import RESERVED_BYTES, Format, ParallelPlan, Shard, memory_bytes, shard_rows, shards
 from deploy.planning.rates import ModelTimes, Rates
-
-DEADLINE = 1e3 * CHUNK_SECONDS  # ms a chunk
-LOOK_AHEAD = DEADLINE * AHEAD_FRAMES / MEL_FRAMES_PER_CHUNK  # ms of sound that a chunk hears beyond its own
 
 _WAN_DECODER_FLOP = 26.1e12 / (FRAMES_PER_CHUNK * 704 * 1088)  # a pixel, of the direct convolutions
 _WAN_DECODER_WEIGHTS = 0.15e9  # bytes
@@ -74,7 +71,7 @@ class Cost:
     Attributes:
         stages: what works side by side.
         chunk: median of the slowest stage: what the deadline is about.
-        p99: 99th percentile of it.
+        p99: 99th percentile of it, to be compared with `deadline`.
         path: from a chunk's sound to its frames, at the median.
         turn: from the end of what a reply's first chunk waits for to its first frame: half a chunk until the border,
             the look-ahead, and the chunks in flight, as the topology has them. The voice (recognition, language model,
@@ -88,6 +85,16 @@ class Cost:
     path: float
     turn: float
     memory: float
+
+
+def deadline(model: ModelConfig) -> float:
+    """Milliseconds that a chunk lasts, within which the next one must be made."""
+    return 1e3 * model.clock.seconds
+
+
+def look_ahead(model: ModelConfig) -> float:
+    """Milliseconds of sound that a chunk hears beyond its own."""
+    return 1e3 * hearing_of(model).ahead / SAMPLE_RATE
 
 
 def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, links: Links | None = None) -> Cost:
@@ -124,7 +131,7 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
             latent = 2 * model.latent_channels * math.prod(model.latent_size)
             ms += _hop_ms(plan.decoder * latent, links.decoder, rates)
         stages.append(StageCost(f"dit.{p}", ms))
-    frames = FRAMES_PER_CHUNK * model.height * model.width * 1.5
+    frames = model.clock.frames * model.height * model.width * 1.5
     decoder += _hop_ms(frames, "host", rates)  # to the room's process, through the host's memory
     if plan.decoder:
         stages.append(StageCost("decoder", decoder))
@@ -141,7 +148,7 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
         chunk=chunk,
         p99=chunk * rates.jitter.value,
         path=path,
-        turn=DEADLINE / 2 + LOOK_AHEAD + chunks_in_flight(plan) * DEADLINE,
+        turn=_turn(model, plan, path),
         memory=_memory(model, plan, rates, parts) / 1e9,
     )
 
@@ -190,6 +197,11 @@ def _decoder_ms(name: str, model: ModelConfig, rates: Rates, measured: ModelTime
     if model.autoencoder.wan is None:
         raise UserError(f"nobody has measured the decoder of model {name!r} on {rates.name}")
     return _ms(_WAN_DECODER_FLOP * FRAMES_PER_CHUNK * model.height * model.width / 1e12, rates.decoder.value)
+
+
+def _turn(model: ModelConfig, plan: ParallelPlan, path: float) -> float:
+    limit = deadline(model)
+    return limit / 2 + look_ahead(model) + chunks_in_flight(plan) * limit
 
 
 def _passes(model: ModelConfig) -> int:
