@@ -292,6 +292,8 @@ class Stage:
             # When one role ends, all end: neighbours in other processes learn it from their channels.
             for channel in self._channels:
                 channel.abort()
+            for role in self._roles.values():
+                role.abort()
 
     def _recorder(self, name: str, span: int) -> Callable[[Header], None]:
         role, last = self._roles[name], span == len(self._topology.spans) - 1
@@ -303,7 +305,7 @@ class Stage:
             work = header.stamps[2 * span + 1] - header.stamps[2 * span]
             self._seconds.observe(work, tags)
             self._shares.observe(work / self._clock.seconds, tags)
-            if last:
+            if last and header.frames:
                 self._trace.add(header)
                 self._latency.observe(header.stamps[2 * span] - header.stamps[0])
                 if (missed := role.misses()) > self._missed:

@@ -54,6 +54,7 @@ class WindowGenerator:
         self._match: LabMatch | None = None
         self._shown: Tensor | None = None  # the newest window's frames, float [pixels, 3, H, W] in [0, 1]
         self._next = window.fresh  # of its fresh frames, so many are shown
+        self._before: tuple[Tensor, int] | None = None  # the same of the window before it
         self._begin, self._go_on = Graph(self._first), Graph(self._following)
 
     @torch.inference_mode()
@@ -64,7 +65,7 @@ class WindowGenerator:
         self._reference = self._encode(picture.expand(window.pixels, -1, -1, -1)).to(networks.dtype)
         self._match = LabMatch(picture[0]) if window.colour else None
         self._random.manual_seed(seed)
-        self._shown, self._next = None, window.fresh
+        self._shown, self._next, self._before = None, window.fresh, None
         # Graphs hold the reference and the colours that they were captured with.
         self._begin, self._go_on = Graph(self._first), Graph(self._following)
 
@@ -95,6 +96,7 @@ class WindowGenerator:
             self._random.set_state(state)
             raise
         clock.stage("window")
+        self._before = None if self._shown is None else (self._shown, self._next)
         self._shown, self._next, self.timings = frames.clone(), self._window.fresh, clock.seconds
         return made
 
@@ -102,11 +104,15 @@ class WindowGenerator:
         """Go on after the first `shown` frames of the newest chunk; the rest of it is never shown.
 
         Args:
-            shown: 0 to the clock's frames.
+            shown: at most the clock's frames. Below 0 none of it is shown, and so many frames of the chunk before it
+                are not shown either; what is further back than that chunk's beginning is not known any more.
         """
-        if not 0 <= shown <= self._window.fresh:
+        if shown > self._window.fresh:
             raise ValueError(f"a chunk has {self._window.fresh} frames; it cannot be cut at {shown}")
-        self._next = shown
+        if shown < 0 and self._before is not None:
+            (self._shown, before), self._before = self._before, None
+            shown += before
+        self._next = max(0, shown)
 
     def snapshot(self) -> dict[str, Any]:
         """See `Generator.snapshot`: the frames that the next window begins with."""
@@ -118,14 +124,14 @@ class WindowGenerator:
     def restore(self, state: dict[str, Any]) -> None:
         """See `Generator.restore`."""
         if "history" in state:
-            self._shown, self._next = state["history"].to(self._networks.device), 0
+            self._shown, self._next, self._before = state["history"].to(self._networks.device), 0, None
 
     def cancel(self) -> None:
         """See `Generator.cancel`: it never waits for another process."""
 
     def close(self) -> None:
         """See `Generator.close`."""
-        self._reference = self._shown = None
+        self._reference = self._shown = self._before = None
 
     def _first(self, sound: Tensor, noise: Tensor) -> Tensor:
         assert self._reference is not None

@@ -52,7 +52,7 @@ def room_of(publisher: RoomPublisher) -> StubRoom:
 
 def test_picture_and_sound_leave_together_at_24_frames_a_second(publisher: RoomPublisher, clock: Time) -> None:
     for i in range(6):
-        assert publisher.publish(head(i, 0), FRAMES, PCM) == 4000
+        assert publisher.publish(head(i, 0), FRAMES, PCM) == (4, 4000)
     room = room_of(publisher)
     video, audio = list(room.video), list(room.audio)
     assert len(video) == len(audio) == 24
@@ -120,10 +120,10 @@ def test_barge_in_silences_the_chunk_under_way(publisher: RoomPublisher, clock: 
             publisher.cancel(7)
 
     room.capture_video = interrupt  # type: ignore[method-assign]
-    assert publisher.publish(head(0, 7), FRAMES, PCM) == 2000
+    assert publisher.publish(head(0, 7), FRAMES, PCM) == (4, 2000)
     assert [peak > 0 for _, _, peak in room.audio] == [True, True, False, False]
     assert len(room.video) == 4 and room.clears == 1
-    assert publisher.publish(head(1, 8), FRAMES, PCM) == 4000
+    assert publisher.publish(head(1, 8), FRAMES, PCM) == (4, 4000)
 
 
 def test_leaving_ends_a_wait(publisher: RoomPublisher) -> None:

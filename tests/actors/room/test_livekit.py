@@ -35,7 +35,7 @@ def test_the_sdk_takes_what_the_publisher_gives() -> None:
     frames, pcm = np.full((4, 96, 48), 100, np.uint8), np.full(4000, 2.0, np.float32)
     start = time.monotonic()
     for i in range(6):
-        assert publisher.publish(Header(i, 0, first=4 * i, frames=4), frames, pcm) == 4000
+        assert publisher.publish(Header(i, 0, first=4 * i, frames=4), frames, pcm) == (4, 4000)
     assert time.monotonic() - start == pytest.approx(23 / 24, abs=0.15)
     assert room._audio.queued_duration < 0.2, "sound piles up"
     publisher.cancel(0)
