@@ -86,10 +86,8 @@ class WindowGenerator:
             self._noise.normal_(generator=self._random)
             sound = heard[None].to(networks.device, torch.float32)
             noise = self._noise.to(networks.dtype)
-            if self._shown is None:
-                frames = self._begin(sound, noise)
-            else:
-                frames = self._go_on(sound, noise, self._shown[self._next :][: self._window.history])
+            history = None if self._shown is None else self._shown[self._next :][: self._window.history]
+            frames = self._begin(sound, noise) if history is None else self._go_on(sound, noise, history)
             fresh = frames[self._window.history :].permute(0, 2, 3, 1).contiguous() * 2 - 1
             made = signal_to_i420(fresh) if self._i420 else signal_to_rgb(fresh)
         except Exception:
@@ -97,7 +95,9 @@ class WindowGenerator:
             raise
         clock.stage("window")
         self._before = None if self._shown is None else (self._shown, self._next)
-        self._shown, self._next, self.timings = frames.clone(), self._window.fresh, clock.seconds
+        # What was shown, not what the window made of it: a cut after a few frames goes on from some of these.
+        frames = frames.clone() if history is None else torch.cat((history, frames[self._window.history :]))
+        self._shown, self._next, self.timings = frames, self._window.fresh, clock.seconds
         return made
 
     def cut(self, shown: int) -> None:

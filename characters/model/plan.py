@@ -125,9 +125,10 @@ def memory_bytes(shard: Shard, config: ModelConfig, precision: Format) -> int:
     # Embeddings, head and modulation stay in bfloat16 on every shard.
     weights = layers * block_parameters(dit) * size + (8 * dit.dim + dit.freq_dim + dit.text_dim) * dit.dim * 2
     chunk = config.tokens * dit.dim // shard.ranks
-    # K and V of the context; the sink's K once more, before its rotation.
+    # K and V of the context; the sink's K once more, before its rotation. A window keeps none.
     cache = layers * chunk * (2 * (config.sink + config.ring) * size + 2 * config.sink)
-    activations = shard.rows * (6 * dit.dim + 2 * dit.ffn_dim) * 2
+    cache = 0 if config.window is not None else cache
+    activations = config.frames * shard.rows * (6 * dit.dim + 2 * dit.ffn_dim) * 2
     return weights + cache + activations + RESERVED_BYTES
 
 
@@ -190,6 +191,8 @@ def _misfit(plan: ParallelPlan, config: ModelConfig) -> str:
     dit, sampler = config.dit, config.sampler
     if plan.pipeline < 1 or plan.sequence < 1:
         return "pipeline and sequence must be at least 1"
+    if config.window is not None and plan.gpus > 1:
+        return "a model with a window runs in one process"
     if plan.pipeline > dit.num_layers:
         return f"pipeline is at most the number of layers, {dit.num_layers}"
     if dit.num_heads % plan.sequence:

@@ -59,8 +59,9 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
     if console.width < 150 and not console.is_terminal:
         console = PipedConsole(width=170)  # into a file or a pipe: a line a plan
     console.print(table)
+    attends = "" if config.window else f"; context {config.sink + config.ring} chunks"
     console.print(
-        f"{cluster}; p99 must be within {deadline(config):.1f} ms; context {config.sink + config.ring} chunks",
+        f"{cluster}; p99 must be within {deadline(config):.1f} ms{attends}",
         highlight=False,
     )
     for kind, r in cluster.rates.items():

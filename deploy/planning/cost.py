@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from actors.pipeline.topology import chunks_in_flight
+from actors.roles.timeline import MARGIN
 from characters.chunk import FRAMES_PER_CHUNK, SAMPLE_RATE
 from characters.errors import UserError
 from characters.generate.hearing import hearing_of
@@ -25,6 +26,7 @@ from characters.model.plan import RESERVED_BYTES, Format, ParallelPlan, Shard, m
 from deploy.planning.rates import ModelTimes, Rates
 
 _WAN_DECODER_FLOP = 26.1e12 / (FRAMES_PER_CHUNK * 704 * 1088)  # a pixel, of the direct convolutions
+_WAN_ENCODER = 0.5  # of the decoder's work on a frame, estimated
 _WAN_DECODER_WEIGHTS = 0.15e9  # bytes
 _WAN_DECODER_STATE = 9200  # bytes a pixel: features and their past, from 6.7 GiB at 704x1088
 _SMALL_DECODER_BYTES = 0.1e9  # weights and features of the small model's, estimated
@@ -74,8 +76,8 @@ class Cost:
         p99: 99th percentile of it, to be compared with `deadline`.
         path: from a chunk's sound to its frames, at the median.
         turn: from the end of what a reply's first chunk waits for to its first frame: half a chunk until the border,
-            the look-ahead, and the chunks in flight, as the topology has them. The voice (recognition, language model,
-            synthesis) comes on top.
+            the look-ahead, and the chunks in flight, as the topology has them. A chunk of a window model that is cut
+            costs its path, a margin and half a frame. The voice (recognition, language model, synthesis) comes on top.
         memory: GB of the fullest GPU.
     """
 
@@ -130,7 +132,7 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
         elif plan.decoder:
             latent = 2 * model.latent_channels * math.prod(model.latent_size)
             ms += _hop_ms(plan.decoder * latent, links.decoder, rates)
-        stages.append(StageCost(f"dit.{p}", ms))
+        stages.append(StageCost(f"dit.{p}" if model.window is None else "generator", ms))
     frames = model.clock.frames * model.height * model.width * 1.5
     decoder += _hop_ms(frames, "host", rates)  # to the room's process, through the host's memory
     if plan.decoder:
@@ -155,7 +157,7 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
 
 def share_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int) -> float:
     """All that one GPU of a sequence group computes for a chunk in `layers` layers, without waiting for the others."""
-    rows = shard_rows(model.tokens, plan.sequence)
+    rows = model.frames * shard_rows(model.tokens, plan.sequence)
     elementwise = _ms(rates.traffic.value * rows * model.dit.dim * layers / 1e9, rates.elementwise.value)
     once = product_ms(model, plan, rates, layers) + attention_ms(model, plan, rates, layers) + elementwise
     return _passes(model) * once
@@ -163,7 +165,7 @@ def share_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int) 
 
 def product_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int) -> float:
     """Matrix products of `layers` layers on one GPU of a sequence group, one pass."""
-    dit, rows = model.dit, shard_rows(model.tokens, plan.sequence)
+    dit, rows = model.dit, model.frames * shard_rows(model.tokens, plan.sequence)
     flop = 2 * (6 * dit.dim**2 + 2 * dit.dim * dit.ffn_dim) * rows * layers
     rate = (rates.gemm_fp8 or rates.gemm_bf16).value
     return _ms(flop / 1e12 * (1 + rates.gemm_rows.value / rows), rate)
@@ -171,9 +173,10 @@ def product_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int
 
 def attention_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int) -> float:
     """Self-attention of `layers` layers on one GPU of a sequence group, one pass."""
-    context = (model.sink + model.ring) * model.tokens
+    rows = model.frames * model.tokens
+    context = rows if model.window is not None else (model.sink + model.ring) * rows
     heads = model.dit.num_heads // plan.sequence
-    flop = 4 * model.tokens * context * model.dit.dim * layers / plan.sequence
+    flop = 4 * rows * context * model.dit.dim * layers / plan.sequence
     rate = (rates.attention_fp8 or rates.attention_bf16).value
     return _ms(flop / 1e12 * (1 + rates.attention_heads.value / heads), rate)
 
@@ -196,17 +199,22 @@ def _decoder_ms(name: str, model: ModelConfig, rates: Rates, measured: ModelTime
         return measured.decoder
     if model.autoencoder.wan is None:
         raise UserError(f"nobody has measured the decoder of model {name!r} on {rates.name}")
-    return _ms(_WAN_DECODER_FLOP * FRAMES_PER_CHUNK * model.height * model.width / 1e12, rates.decoder.value)
+    frames: float = FRAMES_PER_CHUNK
+    if (window := model.window) is not None:  # all of a window is decoded; the frames that it begins with are encoded
+        frames = window.pixels + _WAN_ENCODER * window.history
+    return _ms(_WAN_DECODER_FLOP * frames * model.height * model.width / 1e12, rates.decoder.value)
 
 
 def _turn(model: ModelConfig, plan: ParallelPlan, path: float) -> float:
+    if model.window is not None:  # what was made before is cut away, and the frame that is shown meanwhile is not split
+        return path + 1e3 * MARGIN + 500 / model.clock.fps
     limit = deadline(model)
     return limit / 2 + look_ahead(model) + chunks_in_flight(plan) * limit
 
 
 def _passes(model: ModelConfig) -> int:
     """DiT passes of a chunk."""
-    return len(model.sampler.steps) + (model.sampler.commit == "clean")
+    return len(model.sampler.steps) + (model.window is None and model.sampler.commit == "clean")
 
 
 def _hop_ms(size: float, link: Link, rates: Rates) -> float:

@@ -6,15 +6,19 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from actors.pipeline.header import IDLE, Header
 from actors.pipeline.session import SessionSpec
 from actors.roles.aligner import AudioAligner, AudioChunk
+from actors.roles.frame_generator import FrameGenerator
 from actors.roles.publisher import RoomPublisher
 from actors.roles.timeline import MARGIN
 from actors.room.stub import StubRoom
 from characters.chunk import SAMPLE_RATE, Clock
 from characters.generate.hearing import Hearing, MelHearing, WaveHearing
+from characters.generate.networks import load_networks
+from characters.generate.window import WindowGenerator
 
 LONG, SHORT = Clock(25, 28), Clock()
 MAKING = 0.2
@@ -28,6 +32,7 @@ class Room(StubRoom):
         super().__init__(clock=now)  # type: ignore[arg-type]
         self.sound: list[np.ndarray] = []
         self.pictures: list[tuple[int, int]] = []
+        self.frames: list[np.ndarray] = []
 
     def capture_audio(self, pcm: np.ndarray) -> None:
         super().capture_audio(pcm)
@@ -36,12 +41,15 @@ class Room(StubRoom):
     def capture_video(self, frame: np.ndarray, timestamp_us: int, number: int) -> None:
         super().capture_video(frame, timestamp_us, number)
         self.pictures.append((int(frame[0, 0]), int(frame[0, 1])))
+        self.frames.append(frame.copy())
 
 
 class Session:
     """One session; `run` lets time pass. The model makes one chunk at a time, each in `making` seconds."""
 
-    def __init__(self, clock: Clock = LONG, *, cuts: bool = True, making: float = MAKING) -> None:
+    def __init__(
+        self, clock: Clock = LONG, *, cuts: bool = True, making: float = MAKING, generator: FrameGenerator | None = None
+    ) -> None:
         self.clock, self.making, self.now = clock, making, 100.0
         hearing: Hearing = WaveHearing(2.0, clock.samples) if cuts else MelHearing()
         self.aligner = AudioAligner(clock, hearing, cuts=cuts, now=self.time)
@@ -55,7 +63,8 @@ class Session:
         self.waiting: list[tuple[float, Header, AudioChunk]] = []
         self.until = 0.0
         self.events: list[tuple[float, object]] = []
-        self.cuts, self.flight = cuts, 4 if cuts else 3
+        self.cuts, self.flight, self.generator = cuts, 4 if cuts else 3, generator
+        self.frames: dict[int, np.ndarray] = {}  # of chunks, as a generator made them
 
     @property
     def room(self) -> Room:
@@ -84,6 +93,9 @@ class Session:
         self.busy = began + self.making
         header = Header(chunk.index, chunk.response_id, first=chunk.first, frames=self.clock.frames)
         header = header.stamped(0, self.now, self.now).stamped(1, began, self.busy)
+        if self.generator is not None:
+            _, made = self.generator.step(header, {"heard": torch.from_numpy(chunk.heard)})
+            self.frames[chunk.index] = made["frames"].numpy()
         self.waiting.append((self.busy, header, chunk))
         self.made.append(chunk)
 
@@ -104,8 +116,11 @@ class Session:
             if not self.cuts and header.cancelled_by(self.publisher._cancelled):
                 self.waiting.pop(0)
                 continue
-            frames = np.zeros((self.clock.frames, 12, 8), np.uint8)
-            frames[:, 0, 0], frames[:, 0, 1] = header.index, range(self.clock.frames)
+            if self.generator is not None:
+                frames = self.frames[header.index]
+            else:
+                frames = np.zeros((self.clock.frames, 12, 8), np.uint8)
+                frames[:, 0, 0], frames[:, 0, 1] = header.index, range(self.clock.frames)
             header, _ = self.publisher.step(header, tensors(frames, chunk.pcm))
             self.waiting.pop(0)
             self.headers.append(header)
@@ -119,8 +134,6 @@ class Session:
 
 
 def tensors(frames: np.ndarray, pcm: np.ndarray) -> dict[str, object]:
-    import torch
-
     return {"frames": torch.from_numpy(frames), "pcm": torch.from_numpy(pcm)}
 
 
@@ -251,6 +264,43 @@ def test_the_next_response_follows_the_last_one_soon() -> None:
     assert len(sounding) == 19_100
     assert {session.aligner.account(i).played for i in (0, 1)} == {10_100, 9_000}
     together(session)
+
+
+def test_a_chunk_goes_on_from_the_five_frames_that_were_shown_before_it(window_model: str) -> None:
+    """The network's place is taken by one that paints each frame in a shade of its own."""
+    generator = WindowGenerator(load_networks(window_model, "cpu", dtype=torch.float32, random_weights=True))
+    role, rng, begins = FrameGenerator(generator), np.random.default_rng(4), list[list[int]]()
+    role.reset(SessionSpec(rng.integers(0, 255, (32, 32, 3), np.uint8)))
+
+    def paint(sound: torch.Tensor, noise: torch.Tensor, history: torch.Tensor | None = None) -> torch.Tensor:
+        begins.append([] if history is None else (history[:, 0, 0, 0] * 1000).round().int().tolist())
+        first = (len(begins) - 1) * 28
+        shades = torch.tensor([999] * 5 + [first + i for i in range(28)]) / 1000
+        return shades[:, None, None, None].expand(-1, 3, 32, 32)
+
+    generator._begin = generator._go_on = paint  # type: ignore[assignment]
+    session = Session(making=0.15, generator=role)
+    for i in range(6):
+        at = 1.2 + 1.9 * i + rng.uniform(0, 0.6)
+        session.at(at, lambda i=i: session.aligner.push(i, ramp(int(rng.uniform(9_000, 50_000)), 1)))
+        # At once, so that of the new chunk little or nothing is shown; or in its midst.
+        session.at(at + (0.1 if i % 3 == 1 else 0.9), lambda i=i: session.cancel(i))
+    session.run(13.0)
+    together(session)
+    made = {chunk.index: number for number, chunk in enumerate(session.made)}
+    shown, short = list[int](), 0
+    for header in session.headers:
+        if not header.frames:
+            continue
+        assert header.first == len(shown)
+        if shown:
+            assert begins[made[header.index]] == shown[-5:], f"chunk {header.index} goes on from other frames"
+        shown += [made[header.index] * 28 + i for i in range(header.frames)]
+        short += header.frames < 5
+    print(
+        f"\n{len(session.headers)} chunks, {sum(h.frames < 28 for h in session.headers)} cut, {short} below five frames"
+    )
+    assert short and sum(header.frames < 28 for header in session.headers) >= 10
 
 
 def test_what_was_lost_between_processes_is_said_again() -> None:
