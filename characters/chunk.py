@@ -1,7 +1,8 @@
-"""The clock of the system: rates, sizes and the unit that everything moves in.
+"""The clock of a model, and the unit that everything moves in: the chunk.
 
-One chunk is 4 pixel frames = 1 latent frame = 1/6 s. At 24 kHz it owns exactly 4,000 samples and, at a hop of
-250 samples, exactly 16 mel frames, so no rate in the system ever needs rounding.
+The models made here move in chunks of 4 pixel frames = 1 latent frame = 1/6 s. At 24 kHz such a chunk owns exactly
+4,000 samples and, at a hop of 250 samples, exactly 16 mel frames. Other models have other clocks: `Clock` says which,
+and a frame of any clock owns a whole number of samples, so no rate in the system ever needs rounding.
 """
 
 from __future__ import annotations
@@ -21,6 +22,42 @@ SAMPLES_PER_CHUNK = SAMPLE_RATE * FRAMES_PER_CHUNK // FPS
 MEL_BINS = 80
 MEL_HOP = 250
 MEL_FRAMES_PER_CHUNK = SAMPLES_PER_CHUNK // MEL_HOP
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The unit in which a model makes video; by default that of the models made here.
+
+    Attributes:
+        fps: frames a second.
+        frames: of a chunk.
+
+    Raises:
+        ValueError: a frame of such a clock does not own a whole number of samples.
+    """
+
+    fps: int = FPS
+    frames: int = FRAMES_PER_CHUNK
+
+    def __post_init__(self) -> None:
+        if self.fps < 1 or self.frames < 1 or SAMPLE_RATE % self.fps:
+            raise ValueError(f"a clock needs whole samples a frame; {self.fps} does not divide {SAMPLE_RATE}")
+
+    @property
+    def seconds(self) -> float:
+        """Of a chunk."""
+        return self.frames / self.fps
+
+    @property
+    def samples(self) -> int:
+        """Samples of sound that a chunk owns, at 24 kHz."""
+        return self.frames * self.frame_samples
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples of sound that a frame owns, at 24 kHz."""
+        return SAMPLE_RATE // self.fps
+
 
 # Articulation of the mouth, one row per video frame. The renderer draws it, and the model learns to draw it.
 # open, round, teeth and tongue lie in [0, 1]; wide in [-1, 1].
@@ -49,10 +86,10 @@ class Chunk:
     """One finished chunk.
 
     Attributes:
-        index: position on the session's clock; chunk i owns samples [i * 4000, (i + 1) * 4000).
+        index: position on the session's clock; chunk i owns the samples from i * clock.samples on.
         response_id: id of the reply that the chunk belongs to; barge-in cancels it.
-        frames: uint8 [4, H, W, 3], RGB.
-        pcm: float32 [4000], mono at 24 kHz, the sound of these frames.
+        frames: uint8 [clock.frames, H, W, 3], RGB.
+        pcm: float32 [clock.samples], mono at 24 kHz, the sound of these frames.
         timings: seconds that each stage took, by its name.
     """
 

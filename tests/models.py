@@ -75,6 +75,30 @@ autoencoder:
 """
 
 
+# As the models that make a window at a time, 25 frames a second, and go on from frames that were shown.
+WINDOW = """
+height: 32
+width: 32
+latent_channels: 16
+latent_stride: 8
+dit: {dim: 48, ffn_dim: 64, num_heads: 2, num_layers: 1, patch: 2, concat_reference: true}
+autoencoder: {wan: {encoder_dim: 8, decoder_dim: 8, residual_blocks: 1}}
+sampler: {steps: [1.0], source: reference}
+window:
+  heard: 2.0
+  ear: {conv_dim: 8, dim: 12, ffn_dim: 16, heads: 2, layers: 1, positions: 8, groups: 4}
+  projection: {layers: 1, dim: 12, hidden: 16, tokens: 2, out: 48}
+"""
+
+
+@pytest.fixture(scope="session")
+def window_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a window model's config with random weights."""
+    path: Path = tmp_path_factory.mktemp("model") / "window.yaml"
+    path.write_text(WINDOW)
+    return str(path)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a model config with random weights."""

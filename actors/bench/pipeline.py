@@ -36,7 +36,6 @@ from actors.pipeline.topology import StageSpec, Topology, load_profile, plan_top
 from actors.pipeline.trace import percentile
 from actors.roles.aligner import AudioAligner
 from actors.room.factory import build_roles
-from characters.chunk import CHUNK_SECONDS, FPS, FRAMES_PER_CHUNK
 from characters.model.config import load_model_config
 from characters.model.plan import parse_plan
 
@@ -132,17 +131,18 @@ class Run:
 
 
 def report(run: Run, chunks: list[Header]) -> bool:
-    """Print the figures of a run; returns whether 24 frames a second were held."""
-    spans = run.topology.spans
+    """Print the figures of a run; returns whether the model's frames a second were held."""
+    spans, clock = run.topology.spans, run.topology.model.clock
     last = len(spans) - 1
     kept = [header for header in chunks if header.index >= WARM_UP]
     # When the last span before the publisher's, which makes the pictures, had ended.
     made = [header.stamps[2 * last - 1] for header in kept]
     periods = [b - a for a, b in pairwise(made)]
-    inside = sum(period <= CHUNK_SECONDS for period in periods) / len(periods)
-    fps = FRAMES_PER_CHUNK * len(periods) / (made[-1] - made[0])
+    inside = sum(period <= clock.seconds for period in periods) / len(periods)
+    fps = clock.frames * len(periods) / (made[-1] - made[0])
     print(
-        f"\n{len(periods)} chunks after {WARM_UP}: {fps:.2f} frames a second, {inside:.2%} of periods inside 166.7 ms"
+        f"\n{len(periods)} chunks after {WARM_UP}: {fps:.2f} frames a second, {inside:.2%} of periods inside "
+        f"{1e3 * clock.seconds:.1f} ms"
     )
     print(f"{'':24} {'median':>10} {'p99':>10} {'p99.9':>10}")
 
@@ -158,7 +158,7 @@ def report(run: Run, chunks: list[Header]) -> bool:
     hops = percentile(seconds["hops"], 50)
     share = hops / stages
     print(f"actors cost {hops * 1e3:.2f} ms a chunk over the stages' sum, {stages * 1e3:.2f} ms: {share:.1%}")
-    return fps >= 0.999 * FPS
+    return fps >= 0.999 * clock.fps
 
 
 def report_memory() -> None:

@@ -22,7 +22,7 @@ from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Topology, load_profile, plan_topology
 from actors.pipeline.trace import percentile
 from actors.roles.aligner import AudioAligner
-from characters.chunk import FPS, SAMPLE_RATE
+from characters.chunk import SAMPLE_RATE
 
 HELD = 0.01
 WARM_UP = 3.0
@@ -42,7 +42,7 @@ def measure(topology: Topology, sessions: int, seconds: float) -> bool:
     """Run `sessions` gangs, print their figures and say whether they were held."""
     from actors.pipeline.gang import Gang
 
-    model, gangs = topology.model, [Gang(topology) for _ in range(sessions)]
+    model, clock, gangs = topology.model, topology.model.clock, [Gang(topology) for _ in range(sessions)]
 
     def start(seed: int) -> None:
         portrait = np.random.default_rng(seed).integers(0, 255, (model.height, model.width, 3), np.uint8)
@@ -64,13 +64,13 @@ def measure(topology: Topology, sessions: int, seconds: float) -> bool:
             gang.stop()
     chunks = sum(b.chunks - a.chunks for a, b in zip(before, after, strict=True))
     misses = sum(b.misses - a.misses for a, b in zip(before, after, strict=True))
-    fps = min((b.chunks - a.chunks) * 4 / seconds for a, b in zip(before, after, strict=True))
-    held = misses <= HELD * chunks and fps >= (1 - HELD) * FPS
+    fps = min((b.chunks - a.chunks) * clock.frames / seconds for a, b in zip(before, after, strict=True))
+    held = misses <= HELD * chunks and fps >= (1 - HELD) * clock.fps
     print(
         f"\n{sessions} session(s): {chunks} chunks, {misses} late ({misses / max(chunks, 1):.1%}), "
         f"slowest session {fps:.2f} fps: {'held' if held else 'NOT HELD'}"
     )
-    recent = round(seconds * 6)
+    recent = round(seconds / clock.seconds)
     values: dict[str, list[float]] = {}
     for trace in tables:
         for name, found in trace.seconds().items():

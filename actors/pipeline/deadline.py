@@ -7,8 +7,6 @@ chunk is due one period after the late one left. Nothing is skipped or hurried t
 
 from __future__ import annotations
 
-from characters.chunk import CHUNK_SECONDS
-
 # Seconds late that count as on time: the receiver's jitter buffer absorbs them, and the clock's grid stays.
 GRACE = 0.01
 
@@ -27,17 +25,22 @@ class Deadline:
         longest: seconds of the longest hold.
     """
 
-    def __init__(self, period: float = CHUNK_SECONDS, grace: float = GRACE) -> None:
+    def __init__(self, period: float, grace: float = GRACE) -> None:
         if period <= 0 or grace < 0:
             raise ValueError("period must be positive and grace not negative")
         self.period, self.grace = period, grace
         self.chunks = self.misses = 0
         self.lost = self.longest = 0.0
-        self._origin: float | None = None  # when chunk 0 left; later ones are due on its grid, plus what was lost
+        self._cut = 0.0  # seconds that were cut away of chunks
+        self._origin: float | None = None  # when chunk 0 left; later ones are due on its grid, lost and cut time apart
 
     def due(self, now: float) -> float:
         """When the next chunk is due. The first is due at once, at `now`."""
-        return now if self._origin is None else self._origin + self.chunks * self.period + self.lost
+        return now if self._origin is None else self._origin + self.chunks * self.period + self.lost - self._cut
+
+    def shorten(self, seconds: float) -> None:
+        """The chunk that left last is over so much earlier than a whole one."""
+        self._cut += seconds
 
     def leave(self, now: float) -> float:
         """The next chunk leaves at `now`.

@@ -15,7 +15,7 @@ DROPPED = -2
 # Stands for the newest cancelled response while none has been cancelled.
 NONE_CANCELLED = -1
 
-_FORMAT = struct.Struct(f"<qq{2 * MAX_SPANS}d")
+_FORMAT = struct.Struct(f"<qqqq{2 * MAX_SPANS}d")
 HEADER_BYTES = _FORMAT.size
 
 
@@ -28,11 +28,15 @@ class Header:
         response_id: of the reply whose sound the chunk carries; IDLE if nobody speaks, DROPPED if it was dropped.
         stamps: 2 * MAX_SPANS times in seconds of `time.monotonic` (one clock for all processes of a host): [2s] is when
             span s began, [2s + 1] when it ended. 0 = that has not happened.
+        first: number of its first frame in the session. Frames that were cut away do not count.
+        frames: of it that are shown.
     """
 
     index: int
     response_id: int
     stamps: tuple[float, ...] = (0.0,) * (2 * MAX_SPANS)
+    first: int = 0
+    frames: int = 0
 
     def stamped(self, span: int, began: float, ended: float) -> Header:
         """A copy with the two times of span number `span` filled in."""
@@ -54,10 +58,10 @@ class Header:
 
     def pack(self) -> bytes:
         """HEADER_BYTES bytes."""
-        return _FORMAT.pack(self.index, self.response_id, *self.stamps)
+        return _FORMAT.pack(self.index, self.response_id, self.first, self.frames, *self.stamps)
 
     @staticmethod
     def unpack(data: bytes) -> Header:
         """Inverse of `pack`."""
-        index, response_id, *stamps = _FORMAT.unpack(data)
-        return Header(index, response_id, tuple(stamps))
+        index, response_id, first, frames, *stamps = _FORMAT.unpack(data)
+        return Header(index, response_id, tuple(stamps), first, frames)

@@ -27,12 +27,13 @@ from actors.pipeline.loop import Loop, LoopRole
 from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Edge, Topology
 from actors.pipeline.trace import Trace, Turn
-from characters.chunk import CHUNK_SECONDS
 
-# A snapshot of each role is taken about once a second.
-_SNAPSHOT_EVERY = 6
+# Seconds between two snapshots of a role, about.
+_SNAPSHOT_SECONDS = 1.0
 _OPEN_TIMEOUT = 20.0
-_BUCKETS = [0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.13, round(CHUNK_SECONDS, 4), 0.2, 0.25, 0.35, 0.5, 1.0, 3.0]
+# Edges of the histograms, the same for every model: seconds, and shares of the time that a chunk lasts.
+SECONDS = [0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.13, 0.1667, 0.2, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 3.0]
+SHARES = [0.01, 0.03, 0.06, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 4.0]
 
 T = TypeVar("T")
 Factory = Callable[[Topology, Any], dict[str, LoopRole]]
@@ -64,15 +65,21 @@ class Stage:
         self._peers: list[ActorHandle] = []
         self._states: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        self._trace = Trace(topology.spans)
+        clock = topology.model.clock
+        self._trace = Trace(topology.spans, clock)
+        self._snapshot_every = max(1, round(_SNAPSHOT_SECONDS / clock.seconds))
+        self._clock = clock
         self._missed = 0
         plan = topology.profile.plan
         tags = {"plan": f"{plan.pipeline}x{plan.sequence}+{plan.decoder}", "model": Path(topology.profile.model).stem}
 
         def seconds(name: str, of: str, *keys: str) -> Histogram:
-            return Histogram(name, f"Seconds {of}", _BUCKETS, (*keys, *tags)).set_default_tags(tags)
+            return Histogram(name, f"Seconds {of}", SECONDS, (*keys, *tags)).set_default_tags(tags)
 
         self._seconds = seconds("characters_stage_seconds", "of work on one chunk", "stage")
+        self._shares = Histogram(
+            "characters_stage_share", "Work on one chunk by the time that it lasts", SHARES, ("stage", *tags)
+        ).set_default_tags(tags)
         self._latency = seconds("characters_chunk_latency_seconds", "from aligner to publisher")
         self._turns = seconds("characters_turn_seconds", "of one step of a turn", "stage")
         self._renders = seconds("characters_publish_to_render_seconds", "from publisher to a user's eye")
@@ -285,6 +292,8 @@ class Stage:
             # When one role ends, all end: neighbours in other processes learn it from their channels.
             for channel in self._channels:
                 channel.abort()
+            for role in self._roles.values():
+                role.abort()
 
     def _recorder(self, name: str, span: int) -> Callable[[Header], None]:
         role, last = self._roles[name], span == len(self._topology.spans) - 1
@@ -293,15 +302,17 @@ class Stage:
 
         def record(header: Header) -> None:
             nonlocal since
-            self._seconds.observe(header.stamps[2 * span + 1] - header.stamps[2 * span], tags)
-            if last:
+            work = header.stamps[2 * span + 1] - header.stamps[2 * span]
+            self._seconds.observe(work, tags)
+            self._shares.observe(work / self._clock.seconds, tags)
+            if last and header.frames:
                 self._trace.add(header)
                 self._latency.observe(header.stamps[2 * span] - header.stamps[0])
                 if (missed := role.misses()) > self._missed:
                     self._misses.inc(missed - self._missed)
                     self._missed = missed
             since += 1
-            if since >= _SNAPSHOT_EVERY or name not in self._states:
+            if since >= self._snapshot_every or name not in self._states:
                 since = 0
                 self._states[name] = role.snapshot()
 

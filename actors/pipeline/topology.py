@@ -5,6 +5,11 @@ The path of a chunk, for any plan:
     aligner --heard---> dit.0 [--hidden--> dit.1 ...] --latent--> decoder --frames--> publisher
        `---------------------------------pcm---------------------------------------------^
 
+A model with a window makes pictures in one process:
+
+    aligner --heard---> generator --frames--> publisher
+       `-----------------pcm---------------------^
+
 A decoder over several GPUs is several roles: each receives the latent, and the first, "decoder", sends the frames.
 Aligner and publisher share the room's process: the sound of a chunk never leaves it, and its voice bridge reaches both
 without a hop. The ring of the pcm edge bounds the chunks in flight between aligner and publisher.
@@ -21,17 +26,18 @@ from actors.channels.opening import Kind
 from actors.channels.protocol import SLOTS, TensorSpec
 from actors.pipeline.header import MAX_SPANS
 from actors.voice.config import VoiceConfig
-from characters.chunk import FRAMES_PER_CHUNK, SAMPLES_PER_CHUNK
+from characters.chunk import FRAMES_PER_CHUNK
 from characters.config import load_conf
 from characters.errors import UserError
-from characters.generate.hearing import MelHearing
+from characters.generate.hearing import hearing_of
 from characters.model.conditioning import AUDIO_TOKENS
 from characters.model.config import ModelConfig, load_model_config, with_context
 from characters.model.plan import BYTES, ParallelPlan, Shard, shards
 from characters.model.plan import check_plan as check_model_plan
 
-HEARD = TensorSpec(MelHearing.shape, "float32")
-PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
+# Chunks of a model whose chunks can be cut that may be between aligner and publisher: one is shown, one waits, one is
+# made anew after a cut, and one more may be cut away meanwhile. The aligner issues no more than it needs.
+_CUT_SLOTS = 4
 
 
 @dataclass
@@ -111,7 +117,7 @@ class Role:
 
     Attributes:
         name: unique, e.g. "dit.0.1" (layer group 0, rank 1 in it).
-        kind: "aligner", "dit", "decoder" or "publisher".
+        kind: "aligner", "dit", "decoder", "generator" (both in one) or "publisher".
         span: number of its span in a chunk's header; spans count along the path of a chunk. Roles that work in
             parallel share one.
         shard: part of the DiT; None for other roles.
@@ -194,6 +200,11 @@ class Topology:
                 names.setdefault(role.span, ".".join(role.name.split(".")[:2]))
         return [names[span] for span in sorted(names)]
 
+    @property
+    def cuts(self) -> bool:
+        """Whether a chunk can be cut at any frame: the model goes on from frames that were shown."""
+        return self.model.window is not None
+
     def stage_of(self, role: str) -> StageSpec:
         """The process of a role."""
         return next(stage for stage in self.stages if any(r.name == role for r in stage.roles))
@@ -230,6 +241,8 @@ def plan_topology(profile: Profile) -> Topology:
     if profile.context:
         model = with_context(model, profile.context, profile.model)
     check_plan(profile, model)
+    if model.window is not None:
+        return _window_topology(profile, model)
     plan = profile.plan
     parts = [Role(f"dit.{shard.stage}.{shard.rank}", "dit", 1 + shard.stage, shard) for shard in shards(plan, model)]
     groups = [parts[i : i + plan.sequence] for i in range(0, len(parts), plan.sequence)]
@@ -240,8 +253,7 @@ def plan_topology(profile: Profile) -> Topology:
     ]
     aligner, publisher = Role("aligner", "aligner", 0), Role("publisher", "publisher", 2 + plan.pipeline)
 
-    cpu = {"CPU": profile.cpus} if profile.cpus else {"CPU": 0.001}
-    model_bundle = {**cpu, "GPU": profile.gpus} if profile.device == "cuda" else cpu
+    cpu, model_bundle = _resources(profile)
     stages = [StageSpec("room", (aligner, publisher), cpu, "cpu")]
     for role in parts:
         roles = (role, *decoders) if role == last and not plan.decoder else (role,)
@@ -261,17 +273,51 @@ def plan_topology(profile: Profile) -> Topology:
     # A shard sends its rows of the residual stream and, below them, the condition tokens of the chunk.
     assert parts[0].shard is not None
     hidden = TensorSpec((parts[0].shard.rows + _conditions(model), model.dit.dim), profile.dtype)
+    heard = TensorSpec(hearing_of(model).shape, "float32")
     for role in groups[0]:
-        join(aligner, role, "heard", HEARD)
+        join(aligner, role, "heard", heard)
     for group, following in pairwise(groups):
         for role, target in zip(group, following, strict=True):
             join(role, target, "hidden", hidden)
     for role in decoders:
         join(last, role, "latent", latent)
-    frames = TensorSpec((FRAMES_PER_CHUNK, model.height * 3 // 2, model.width), "uint8")
+    frames = TensorSpec((model.clock.frames, model.height * 3 // 2, model.width), "uint8")
     join(decoders[0], publisher, "frames", frames)
-    join(aligner, publisher, "pcm", PCM, profile.flight or chunks_in_flight(plan))
+    join(
+        aligner,
+        publisher,
+        "pcm",
+        TensorSpec((model.clock.samples,), "float32"),
+        profile.flight or chunks_in_flight(plan),
+    )
     return Topology(profile, model, tuple(stages), tuple(edges))
+
+
+def _resources(profile: Profile) -> tuple[dict[str, float], dict[str, float]]:
+    """Of the room's process, and of one of the model's."""
+    cpu = {"CPU": profile.cpus} if profile.cpus else {"CPU": 0.001}
+    return cpu, {**cpu, "GPU": profile.gpus} if profile.device == "cuda" else cpu
+
+
+def _window_topology(profile: Profile, model: ModelConfig) -> Topology:
+    aligner, generator, publisher = (
+        Role(name, name, span) for span, name in enumerate(("aligner", "generator", "publisher"))
+    )
+    room, bundle = _resources(profile)
+    stages = (
+        StageSpec("room", (aligner, publisher), room, "cpu"),
+        StageSpec("generator", (generator,), bundle, profile.device),
+    )
+    clock, slots = model.clock, profile.flight or _CUT_SLOTS
+    heard = TensorSpec(hearing_of(model).shape, "float32")
+    frames = TensorSpec((clock.frames, model.height * 3 // 2, model.width), "uint8")
+    pcm = TensorSpec((clock.samples,), "float32")
+    edges = (
+        Edge("aligner-heard-generator", "aligner", "generator", "heard", heard, "shared_memory"),
+        Edge("generator-frames-publisher", "generator", "publisher", "frames", frames, "shared_memory", slots - 1),
+        Edge("aligner-pcm-publisher", "aligner", "publisher", "pcm", pcm, "local", slots),
+    )
+    return Topology(profile, model, stages, edges)
 
 
 def check_weights(topology: Topology) -> None:
@@ -309,7 +355,14 @@ def check_plan(profile: Profile, model: ModelConfig) -> None:
         if not condition:
             raise UserError(f"plan for model {name!r}: {message}")
 
-    require(model.window is None, "models with a window run in `characters render` only, not in rooms yet")
+    require(
+        model.window is None or plan == ParallelPlan(1, 1, 0),
+        "a model with a window runs in one process: set plan to {pipeline: 1, sequence: 1, decoder: 0}",
+    )
+    require(
+        model.window is None or profile.flight in (0, _CUT_SLOTS),
+        f"flight is 0 or {_CUT_SLOTS} for a model with a window",
+    )
     require(plan.pipeline + 3 <= MAX_SPANS, f"pipeline is at most {MAX_SPANS - 3}")
     require(model.height % 2 == 0 and model.width % 2 == 0, "I420 needs an even height and width")
     require(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,9 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from actors.pipeline.header import Header
-from characters.chunk import FPS, FRAMES_PER_CHUNK
+from characters.chunk import Clock
 
-_NEWEST = 60  # chunks, among which a chunk that has just been rendered must be
+_NEWEST = 60  # chunks, among which one that has just been rendered must be
 # A frame is seen so long after its publication at most, and, as far as a client knows the time, so long before at most.
 _LATEST, _EARLIEST = 60.0, -0.5
 
@@ -34,6 +35,7 @@ class Trace:
 
     Args:
         spans: names of the spans that a chunk has at the end of its path, in order.
+        clock: of the model.
         capacity: chunks and turns kept; older ones are forgotten.
 
     Attributes:
@@ -42,21 +44,24 @@ class Trace:
         rendered: when a user saw a chunk's first frame, by the chunk's index.
     """
 
-    def __init__(self, spans: Sequence[str], capacity: int = 4096) -> None:
-        self.spans = tuple(spans)
+    def __init__(self, spans: Sequence[str], clock: Clock, capacity: int = 4096) -> None:
+        self.spans, self.clock = tuple(spans), clock
         self.chunks: deque[Header] = deque(maxlen=capacity)
         self.turns: deque[Turn] = deque(maxlen=capacity)
         self.rendered: OrderedDict[int, float] = OrderedDict()
-        self._newest: list[Header | None] = [None] * _NEWEST  # by the rest of their index
+        self._newest: deque[Header] = deque(maxlen=_NEWEST)
 
     def __getstate__(self) -> dict[str, object]:
         """For pickle, which is slow, while a stage goes on entering chunks: copies, each made in one step."""
-        return vars(self) | {"chunks": self.chunks.copy(), "turns": self.turns.copy(), "rendered": self.rendered.copy()}
+        copied = {name: getattr(self, name).copy() for name in ("chunks", "turns", "rendered", "_newest")}
+        return vars(self) | copied
 
     def add(self, header: Header) -> None:
-        """Enter a chunk that has reached the end of its path."""
+        """Enter a chunk that has reached the end of its path; one that was cut away as a whole leaves no trace."""
+        if not header.frames:
+            return
         self.chunks.append(header)
-        self._newest[header.index % _NEWEST] = header
+        self._newest.append(header)
 
     def add_turn(self, turn: Turn) -> None:
         """Enter a finished turn."""
@@ -69,21 +74,23 @@ class Trace:
             Seconds from its publication to then; None if the frame was not published, or long ago, or if `at` is no
             time at which it can have been seen.
         """
-        index, behind = divmod(frame, FRAMES_PER_CHUNK)
-        header = self._newest[index % _NEWEST]
-        if header is None or header.index != index:
+        newest = list(self._newest)
+        place = bisect.bisect_right(newest, frame, key=lambda header: header.first)
+        if not place or frame >= newest[place - 1].first + newest[place - 1].frames:
             return None
-        seconds = at - behind / FPS - self._published(header)
+        header = newest[place - 1]
+        shown = at - (frame - header.first) / self.clock.fps
+        seconds = shown - self._published(header)
         if not _EARLIEST < seconds < _LATEST:
             return None
-        self.rendered.setdefault(index, at - behind / FPS)
+        self.rendered.setdefault(header.index, shown)
         while len(self.rendered) > (self.chunks.maxlen or 0):
             self.rendered.popitem(last=False)
         return seconds
 
     def _published(self, header: Header) -> float:
         """When a chunk's first frame left the publisher, whose span ends with the last."""
-        return header.stamps[2 * len(self.spans) - 1] - (FRAMES_PER_CHUNK - 1) / FPS
+        return header.stamps[2 * len(self.spans) - 1] - (header.frames - 1) / self.clock.fps
 
     def seconds(self) -> dict[str, list[float]]:
         """Seconds of every chunk, by what they were spent on.

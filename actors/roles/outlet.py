@@ -22,7 +22,7 @@ class Outlet(Protocol):
         Args:
             frame: uint8 [H * 3 / 2, W], I420 (see kernels.i420); valid during the call.
             timestamp_us: when it leaves, in microseconds of `time.monotonic`.
-            number: of the frame in the session, four per chunk. It travels with the frame to the clients.
+            number: of the frame in the session. It travels with the frame to the clients.
         """
 
     def capture_audio(self, pcm: np.ndarray) -> None:

@@ -27,6 +27,7 @@ from actors.voice.parts import Parts
 from actors.voice.protocols import Message
 from actors.voice.tasks import Tasks
 from characters.character import Character
+from characters.chunk import Clock
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Conversation:
         state: from `snapshot` of the process before this one.
         response_id: replies count from here on.
         user: identity of the session's own user, who is heard before others; "" if it is not known.
+        clock: of the model.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class Conversation:
         state: dict[str, Any] | None = None,
         response_id: int = 0,
         user: str = "",
+        *,
+        clock: Clock,
     ) -> None:
         state = state or {}
         self._room, self._loop = room.room, room.loop
@@ -83,7 +87,7 @@ class Conversation:
         self._inbox = Inbox(self._room)
         self._may_write, self._may_hear_of_it = Allowance(burst=8, rate=1.0), Allowance(burst=1, rate=0.2)
         self._may_report = Allowance(burst=10, rate=4.0)
-        self._figures = Figures(misses, response_id)
+        self._figures = Figures(misses, response_id, clock)
         self._segment = 0  # number of the user's captions
         # A room that a new process joins may be one that everybody has left long ago.
         self._alone_since: float | None = time.monotonic() - state.get("alone", 0.0)
@@ -115,7 +119,7 @@ class Conversation:
         """A chunk that has so many spans has been published; from any thread."""
         # The spans between the aligner's and the publisher's: the model's and the decoder's work, without waiting.
         work = sum(header.stamps[2 * s + 1] - header.stamps[2 * s] for s in range(1, spans - 1))
-        self._loop.call_soon_threadsafe(self._on_published, work)
+        self._loop.call_soon_threadsafe(self._on_published, work, header.frames)
 
     def played(self, response_id: int, samples: int) -> None:
         """So many samples of a response have been played in all; from any thread."""
@@ -211,8 +215,8 @@ class Conversation:
 
     # From the publisher.
 
-    def _on_published(self, work: float) -> None:
-        self._figures.add_chunk(work)
+    def _on_published(self, work: float, frames: int) -> None:
+        self._figures.add_chunk(work, frames)
         self._greet()
 
     # From the bridge.

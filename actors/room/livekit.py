@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actors.pipeline.session import RoomAddress
-from characters.chunk import FPS, SAMPLE_RATE
+from characters.chunk import SAMPLE_RATE
 from characters.errors import UserError
 from characters.media.mark import Mark
 
@@ -31,6 +31,7 @@ class LivekitRoom:
     Args:
         address: of the room.
         height, width: of the frames.
+        fps: frames a second.
         mark: drawn on every frame; None = nothing is.
 
     Attributes:
@@ -44,11 +45,11 @@ class LivekitRoom:
     # The SDK takes sound from its queue every 10 ms, and sends a packet when it holds 20 ms.
     sound_lag = 0.025
 
-    def __init__(self, address: RoomAddress, height: int, width: int, mark: Mark | None = None) -> None:
+    def __init__(self, address: RoomAddress, height: int, width: int, fps: int, mark: Mark | None = None) -> None:
         from livekit import rtc  # its native library starts threads, which do not survive a fork
 
         self._rtc = rtc
-        self._height, self._width, self._mark = height, width, mark
+        self._height, self._width, self._fps, self._mark = height, width, fps, mark
         self._gone = threading.Event()
         self._lock = threading.Lock()
         self._waiting = 0  # samples that the loop has not handed to the SDK yet
@@ -132,7 +133,7 @@ class LivekitRoom:
                 simulcast=False,
                 video_codec=rtc.VideoCodec.VP8,
                 frame_metadata_features=[rtc.FrameMetadataFeature.FMF_FRAME_ID],
-                video_encoding=rtc.VideoEncoding(max_bitrate=address.bitrate, max_framerate=FPS),
+                video_encoding=rtc.VideoEncoding(max_bitrate=address.bitrate, max_framerate=self._fps),
             ),
         )
         return room

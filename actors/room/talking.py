@@ -60,7 +60,7 @@ class TalkingPublisher(RoomPublisher):
         config: VoiceConfig,
         spans: int,
     ) -> None:
-        super().__init__(join, self._report_played)
+        super().__init__(join, aligner.clock, aligner, cuts=aligner.cuts)
         self._aligner, self._parts, self._config, self._spans = aligner, parts, config, spans
         self._session: SessionSpec | None = None
         self._state: dict[str, Any] | None = None
@@ -109,7 +109,8 @@ class TalkingPublisher(RoomPublisher):
             self.conversation = None
         super().close()
 
-    def _report_played(self, index: int, samples: int) -> None:
+    def report(self, index: int, samples: int) -> None:
+        """See `RoomPublisher.report`."""
         played = self._aligner.played(index, samples)
         if played and self.conversation is not None:
             self.conversation.played(*played)
@@ -132,4 +133,5 @@ class TalkingPublisher(RoomPublisher):
             self._state,
             response_id,
             session.user,
+            clock=self.clock,
         )

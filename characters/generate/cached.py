@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, MOTION_CHANNELS
+from characters.chunk import FRAMES_PER_CHUNK, MEL_BINS, MOTION_CHANNELS, Clock
 from characters.errors import UserError, did_you_mean
-from characters.generate.generator import Clock, StageClock
+from characters.generate.generator import StageClock
 from characters.generate.group import ModelPeers
-from characters.generate.hearing import WINDOW_FRAMES, Hearing, MelHearing
+from characters.generate.hearing import WINDOW_FRAMES, Hearing, hearing_of
 from characters.generate.injected_sound import InjectedSound
 from characters.generate.motion import LIVE_SWAY, IdleMotion
 from characters.generate.networks import Networks
@@ -70,9 +70,7 @@ class CachedGenerator:
         self._exchanges: Mapping[str, Exchange] = {"local": LocalExchange(networks.device)}
         self._sampler: Sampler | None = None
         self._sound = InjectedSound(networks) if networks.config.s2v is not None else None
-        self.clock, self.hearing = Clock(), MelHearing()
-        if self._sound is not None:
-            self.clock, self.hearing = self._sound.clock, self._sound.hearing
+        self.clock, self.hearing = networks.config.clock, hearing_of(networks.config)
         self._reference: Tensor | None = None
         self._clip: Tensor | None = None
         self._seed = 0

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from characters.chunk import FPS, FRAMES_PER_CHUNK, SAMPLE_RATE
+from characters.chunk import Clock
 from characters.generate.hearing import Hearing
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The unit in which a model makes video.
-
-    Attributes:
-        fps: frames a second.
-        frames: of a chunk.
-    """
-
-    fps: int = FPS
-    frames: int = FRAMES_PER_CHUNK
-
-    @property
-    def seconds(self) -> float:
-        """Of a chunk."""
-        return self.frames / self.fps
-
-    @property
-    def samples(self) -> int:
-        """Samples of sound that a chunk owns, at 24 kHz."""
-        return SAMPLE_RATE * self.frames // self.fps
 
 
 class Generator(Protocol):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from characters.chunk import MEL_BINS, MEL_FRAMES_PER_CHUNK, MEL_HOP, SAMPLE_RATE, SAMPLES_PER_CHUNK
+from characters.model.config import ModelConfig
 
 WINDOW = 800
 FFT_SIZE = 1024
@@ -170,6 +171,12 @@ class WaveHearing:
         padded = np.concatenate((pcm, np.zeros(_REACH, np.float32)))  # what follows is not known
         frames = np.lib.stride_tricks.sliding_window_view(padded, 2 * _REACH + 2)[::3]
         return (frames[: self.shape[0] // 2] @ _PHASES).reshape(-1).astype(np.float32)
+
+
+def hearing_of(config: ModelConfig) -> Hearing:
+    """How a model takes sound, without loading it."""
+    wave = config.window or config.s2v
+    return MelHearing() if wave is None else WaveHearing(wave.heard, config.clock.samples)
 
 
 # Two samples at 16 kHz from every three at 24 kHz, by a windowed sinc that ends at 7.6 kHz.

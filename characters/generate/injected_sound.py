@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from characters.generate.generator import Clock
-from characters.generate.hearing import WaveHearing
 from characters.generate.networks import Networks
 from characters.model.graph import Graph
 from characters.model.wav2vec2 import normalise
@@ -14,7 +12,6 @@ from characters.model.wav2vec2 import normalise
 # The ear has two states for a frame of video. The published code takes 30 a second of the 50 and then the nearest to
 # each of 25, which is up to 1/60 s away.
 STATES_PER_FRAME = 2
-FRAMES_PER_LATENT = 4
 
 
 class InjectedSound:
@@ -24,22 +21,14 @@ class InjectedSound:
 
     Args:
         networks: of a model with s2v.
-
-    Attributes:
-        clock: of the model.
-        hearing: 16 kHz sound.
     """
 
     def __init__(self, networks: Networks) -> None:
-        s2v = networks.config.s2v
-        assert s2v is not None
-        self._networks = networks
-        self.clock = Clock(s2v.fps, FRAMES_PER_LATENT * networks.config.chunk)
-        self.hearing = WaveHearing(s2v.heard, self.clock.samples)
+        self._networks, self._frames = networks, networks.config.clock.frames
         self._tokens = Graph(self._listen)
 
     def listen(self, heard: Tensor) -> tuple[Tensor, Tensor]:
-        """float32 [n], from `hearing`, on any device -> [latents, tokens, dim] and [latents, dim]."""
+        """float32 [n], 16 kHz sound up to the chunk's end, any device -> [latents, tokens, dim] and [latents, dim]."""
         tokens = self._tokens(heard[None].to(self._networks.device, torch.float32))
         return tokens[:, :-1], tokens[:, -1]
 
@@ -49,6 +38,6 @@ class InjectedSound:
         assert networks.ear is not None and networks.speech is not None
         states = networks.ear.hear(normalise(sound).to(networks.dtype))[0]
         whole = sound.shape[1] // 640 * STATES_PER_FRAME
-        first = whole - self.clock.frames * STATES_PER_FRAME
+        first = whole - self._frames * STATES_PER_FRAME
         spoken, summary = networks.speech(states[..., first:whole:STATES_PER_FRAME])
         return torch.cat((spoken, summary[:, None]), 1)

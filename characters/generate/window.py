@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from characters.generate.generator import Clock, StageClock
-from characters.generate.hearing import Hearing, WaveHearing
+from characters.generate.generator import StageClock
+from characters.generate.hearing import hearing_of
 from characters.generate.networks import Networks
 from characters.generate.window_maker import WindowMaker
 
@@ -33,19 +33,19 @@ class WindowGenerator:
     def __init__(
         self, networks: Networks, *, i420: bool = True, exact_timings: bool = True, maker: WindowMaker | None = None
     ) -> None:
-        window = networks.config.window
+        config, window = networks.config, networks.config.window
         assert window is not None
         self._networks, self._window, self._exact_timings = networks, window, exact_timings
         self._maker = maker or WindowMaker(networks, i420=i420)
-        self.clock = Clock(window.fps, window.fresh)
-        self.hearing: Hearing = WaveHearing(window.heard, self.clock.samples)
+        self.clock, self.hearing = config.clock, hearing_of(config)
         self.timings: dict[str, float] = {}
         self._random = torch.Generator(networks.device)
         self._portrait: tuple[Tensor, Tensor] | None = None  # its latents and its colours
-        self._frames = torch.zeros(0)  # float32 [pixels, H, W, 3], what the newest window was copied to
+        self._nothing = torch.zeros(0)  # float32 [history, 3, H, W], in place of what has not been shown yet
         self._made = torch.zeros(0)
         self._shown: Tensor | None = None  # the newest window's frames, float [pixels, 3, H, W] in [0, 1]
         self._next = window.fresh  # of its fresh frames, so many are shown
+        self._before: tuple[Tensor, int] | None = None  # the same of the window before it
 
     @torch.inference_mode()
     def start(self, portrait: np.ndarray, seed: int = 0) -> None:
@@ -54,9 +54,9 @@ class WindowGenerator:
         self._portrait = self._maker.prepare(networks.picture(portrait))
         shape = (self._maker.draws, window.frames, config.latent_channels, *config.latent_size)
         self._noise = torch.zeros(shape, device=networks.device)
-        self._frames = torch.zeros(window.pixels, config.height, config.width, 3, device=networks.device)
+        self._nothing = torch.zeros(window.history, 3, config.height, config.width, device=networks.device)
         self._random.manual_seed(seed)
-        self._shown, self._next = None, window.fresh
+        self._shown, self._next, self._before = None, window.fresh, None
 
     @torch.inference_mode()
     def generate(self, heard: Tensor) -> Tensor:
@@ -74,29 +74,39 @@ class WindowGenerator:
         try:
             self._noise.normal_(generator=self._random)
             sound = heard[None].to(networks.device, torch.float32)
-            history, shown = self._frames[: window.history], maker.nothing_shown
+            history, shown = self._nothing, maker.nothing_shown
             if self._shown is not None:
-                history, shown = self._shown[self._next :][: window.history].permute(0, 2, 3, 1), maker.shown
+                history, shown = self._shown[self._next :][: window.history], maker.shown
             with maker.turn:
-                made = maker.make(sound, self._noise, history, shown, *self._portrait)
+                made = maker.make(sound, self._noise, history.permute(0, 2, 3, 1), shown, *self._portrait)
                 assert maker.frames is not None
-                self._made, self._frames = _kept(self._made, made), _kept(self._frames, maker.frames)
+                # Into this session's own memory: the next session's window takes the maker's.
+                self._made = _copy(self._made, made)
+                frames = _copy(None if self._before is None else self._before[0], maker.frames.permute(0, 3, 1, 2))
         except Exception:
             self._random.set_state(state)
             raise
         clock.stage("window")
-        self._shown, self._next, self.timings = self._frames.permute(0, 3, 1, 2), window.fresh, clock.seconds
+        if self._shown is not None:
+            # What was shown, not what the window made of it: a cut after a few frames goes on from some of these.
+            frames[: window.history] = history
+            self._before = self._shown, self._next
+        self._shown, self._next, self.timings = frames, window.fresh, clock.seconds
         return self._made
 
     def cut(self, shown: int) -> None:
         """Go on after the first `shown` frames of the newest chunk; the rest of it is never shown.
 
         Args:
-            shown: 0 to the clock's frames.
+            shown: at most the clock's frames. Below 0 none of it is shown, and so many frames of the chunk before it
+                are not shown either; what is further back than that chunk's beginning is not known any more.
         """
-        if not 0 <= shown <= self._window.fresh:
+        if shown > self._window.fresh:
             raise ValueError(f"a chunk has {self._window.fresh} frames; it cannot be cut at {shown}")
-        self._next = shown
+        if shown < 0 and self._before is not None:
+            (self._shown, before), self._before = self._before, None
+            shown += before
+        self._next = max(0, shown)
 
     def snapshot(self) -> dict[str, Any]:
         """See `Generator.snapshot`: the frames that the next window begins with."""
@@ -108,20 +118,18 @@ class WindowGenerator:
     def restore(self, state: dict[str, Any]) -> None:
         """See `Generator.restore`."""
         if "history" in state:
-            self._shown, self._next = state["history"].to(self._networks.device), 0
+            self._shown, self._next, self._before = state["history"].to(self._networks.device), 0, None
 
     def cancel(self) -> None:
         """See `Generator.cancel`: it never waits for another process."""
 
     def close(self) -> None:
         """See `Generator.close`."""
-        self._portrait = self._shown = None
-        self._frames = self._made = torch.zeros(0)
+        self._portrait = self._shown = self._before = None
+        self._made = torch.zeros(0)
 
 
-def _kept(into: Tensor, made: Tensor) -> Tensor:
-    """What a maker made, `into` this session's own memory on a GPU: there the next session's window takes its place."""
-    if not made.is_cuda:
-        return made
-    into = into if into.shape == made.shape else torch.empty_like(made)
+def _copy(into: Tensor | None, made: Tensor) -> Tensor:
+    """A copy, in the memory of `into` if that has the shape."""
+    into = torch.empty_like(made) if into is None or into.shape != made.shape else into
     return into.copy_(made)

@@ -9,6 +9,7 @@ from functools import cache
 from omegaconf import MISSING
 
 from characters.checkpoints.store import find_weights
+from characters.chunk import FRAMES_PER_CHUNK, SAMPLE_RATE, Clock
 from characters.config import conf_names, load_conf
 from characters.errors import UserError
 from characters.media.framing import Framing
@@ -260,6 +261,13 @@ class ModelConfig:
         return self.window.frames if self.window is not None else self.chunk
 
     @property
+    def clock(self) -> Clock:
+        """Frames a second and frames a chunk."""
+        if self.window is not None:
+            return Clock(self.window.fps, self.window.fresh)
+        return Clock() if self.s2v is None else Clock(self.s2v.fps, FRAMES_PER_CHUNK * self.chunk)
+
+    @property
     def random_weights(self) -> bool:
         """Whether a part has no trained weights on this machine: all pictures are noise then."""
         wan = self.autoencoder.wan
@@ -395,6 +403,7 @@ def check(config: ModelConfig, where: str) -> None:
         require(config.window is None and config.sink == 1, "s2v is for models with a ring, and a sink of 1")
     if (window := config.window) is not None:
         require(window.frames > window.history_latents > 0, "window.frames must be more than window.history fills")
+        require(window.fps > 0 and SAMPLE_RATE % window.fps == 0, f"window.fps must divide {SAMPLE_RATE}")
         require(window.history % 4 == 1, "window.history must be 1, 5, 9, ... frames")
         require(
             dit.audio_dim == dit.text_dim == 0, "a window model hears through window.ear: no dit.audio_dim or text_dim"

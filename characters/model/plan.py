@@ -128,10 +128,9 @@ def memory_bytes(shard: Shard, config: ModelConfig, precision: Format) -> int:
         first, end = shard.layers
         weights += sum(first <= layer < end for layer in config.s2v.injected) * 6 * dit.dim**2 * 2
     chunk = config.tokens * dit.dim // shard.ranks
-    # K and V of the context; the sink's K once more, before its rotation.
+    # K and V of the context; the sink's K once more, before its rotation. A window keeps none.
     cache = config.rings * layers * chunk * (2 * (config.sink + config.ring) * size + 2 * config.sink)
-    if config.window is not None:
-        cache = 0
+    cache = 0 if config.window is not None else cache
     activations = shard.rows * (6 * dit.dim + 2 * dit.ffn_dim) * 2
     return weights + cache + activations + RESERVED_BYTES
 
@@ -195,6 +194,8 @@ def _misfit(plan: ParallelPlan, config: ModelConfig) -> str:
     dit, sampler = config.dit, config.sampler
     if plan.pipeline < 1 or plan.sequence < 1:
         return "pipeline and sequence must be at least 1"
+    if config.window is not None and plan.gpus > 1:
+        return "a model with a window runs in one process"
     if plan.pipeline > dit.num_layers:
         return f"pipeline is at most the number of layers, {dit.num_layers}"
     if dit.num_heads % plan.sequence:

@@ -31,7 +31,7 @@ from actors.roles.publisher import RoomPublisher
 from actors.room import talking
 from actors.room.livekit import LivekitRoom
 from characters.character import load_character
-from characters.chunk import FPS, SAMPLE_RATE
+from characters.chunk import SAMPLE_RATE
 from characters.media.portrait import character_portrait
 from deploy.cli.up import ENVIRONMENT
 from deploy.load.talk import QUESTIONS, SPEECH, quiet, speech
@@ -45,8 +45,8 @@ USER = "ada"
 TALKING = "actors.room.talking:build_roles"
 INTERRUPTION = "Wait, tell me, what can you do for me?"
 
-# Marks: every other second the corner of one frame is white, and the sound under it is a pure tone.
-MARK_FRAMES = 2 * FPS
+# Marks: about every other second the corner of one frame is white, and the sound under it is a pure tone.
+MARK_FRAMES = 48
 CORNER, DARK, WHITE = 32, 16, 235
 TONE_HZ, TONE_LEVEL = 6_000, 0.5
 _PROBE = 120  # samples in which the tone is looked for: 5 ms, 30 periods
@@ -84,10 +84,10 @@ class MarkedRoom(LivekitRoom):
 def marked_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
     """As `talking.build_roles`, with a room that marks."""
     built = talking.build_roles(topology, stage)
-    size = topology.model.height, topology.model.width
+    form = topology.model.height, topology.model.width, topology.model.clock.fps
     for role in built.values():
         if isinstance(role, RoomPublisher):
-            role.join = lambda session: MarkedRoom(session.room, *size)
+            role.join = lambda session: MarkedRoom(session.room, *form)
     return built
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from characters.chunk import Clock
 from characters.cli.options import Finite
 from characters.output import check_output
 
@@ -25,5 +26,6 @@ def calibrate(out: Path, seconds: float) -> None:
     rates = measure(seconds, say=click.echo)
     write(rates, out)
     small = rates.models["small"]
-    click.echo(f"small model: {small.audio + small.dit + small.decoder:.1f} ms a chunk, 166.7 are there")
+    needed, there = small.audio + small.dit + small.decoder, 1e3 * Clock().seconds
+    click.echo(f"small model: {needed:.1f} ms a chunk, {there:.1f} are there")
     click.echo(f"{out}; try: characters plan --model small --gpus {rates.name} --rates {out}")

@@ -20,7 +20,8 @@ from characters.errors import UserError
 def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_nodes: bool) -> None:
     """Show every way to spread a session of a model over GPUs, the best first, and why the others are not taken.
 
-    A plan is kept if 99 % of its chunks are done within 166.7 ms. The best has the shortest turn; then the fewest GPUs.
+    A plan is kept if 99 % of its chunks are done in the time that a chunk lasts. The best has the shortest
+    turn; then the fewest GPUs.
     """
     from rich.table import Table
 
@@ -28,6 +29,7 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
     from characters.console import PipedConsole
     from characters.model.config import load_model_config, with_context
     from deploy.planning.cluster import parse_cluster
+    from deploy.planning.cost import deadline
     from deploy.planning.fleet import sessions_held
     from deploy.planning.plan import kept
     from deploy.planning.plan import plan as look
@@ -57,8 +59,10 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
     if console.width < 150 and not console.is_terminal:
         console = PipedConsole(width=170)  # into a file or a pipe: a line a plan
     console.print(table)
+    attends = "" if config.window else f"; context {config.sink + config.ring} chunks"
     console.print(
-        f"{cluster}; p99 must be within 166.7 ms; context {config.sink + config.ring} chunks", highlight=False
+        f"{cluster}; p99 must be within {deadline(config):.1f} ms{attends}",
+        highlight=False,
     )
     for kind, r in cluster.rates.items():
         named = [v for v in (*vars(r).values(), *r.models.values()) if isinstance(v, (Rate, ModelTimes))]

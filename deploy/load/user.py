@@ -15,11 +15,12 @@ import numpy as np
 from livekit import rtc
 
 from actors.room.reliable_text import ACK, Inbox
-from characters.chunk import FRAMES_PER_CHUNK, SAMPLE_RATE
+from characters.chunk import SAMPLE_RATE
 
 _BLOCK = SAMPLE_RATE // 50
 _KEPT_FRAMES = 200
 _CHARACTER = "character"
+_WITNESS_SECONDS = 0.15  # between two frames that the server is told of
 _QUEUE_MS = 60  # of the microphone; sound has been "said" when it leaves this queue
 
 
@@ -30,7 +31,7 @@ class Seen:
     frames: list[tuple[float, np.ndarray]] = field(default_factory=list)
     sound: list[tuple[float, np.ndarray]] = field(default_factory=list)
     captions: list[tuple[float, str, str, bool]] = field(default_factory=list)  # sender, text, final
-    rendered: list[tuple[float, int]] = field(default_factory=list)  # number of a chunk's first frame
+    rendered: list[tuple[float, int]] = field(default_factory=list)  # number of a frame, now and then
     notices: list[str] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
 
@@ -180,7 +181,8 @@ class User:
             async for event in rtc.VideoStream(track, format=rtc.VideoBufferType.I420):
                 frame, now = event.frame, time.monotonic()
                 self.frames += 1
-                if event.metadata is not None and event.metadata.frame_id % FRAMES_PER_CHUNK == 0:
+                told = self.seen.rendered[-1][0] if self.seen.rendered else 0.0
+                if event.metadata is not None and now - told >= _WITNESS_SECONDS:
                     self.seen.rendered.append((now, event.metadata.frame_id))
                 i420 = np.frombuffer(frame.data, np.uint8).reshape(frame.height * 3 // 2, frame.width)
                 self._on_frame(now, i420)

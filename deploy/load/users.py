@@ -47,6 +47,7 @@ class Visit:
         frames, sounds: when each frame and each block of sound came.
         turns: seconds from the end of a question to the first sound of the answer.
         unanswered: questions without an answer within half a minute.
+        goal: frames a second of the model, as the server tells; 0 if it did not.
         late: late chunks, as the server counts them.
     """
 
@@ -61,6 +62,7 @@ class Visit:
     sounds: list[float] = field(default_factory=list)
     turns: list[float] = field(default_factory=list)
     unanswered: int = 0
+    goal: int = 0
     late: int = 0
 
 
@@ -237,6 +239,7 @@ class Visitor:
                     visit.turns.append(heard - end)
         finally:
             self._forget(user, 0)
+            visit.goal = max((figures.get("goal_fps", 0) for figures in user.seen.figures), default=0)
             visit.late = max((figures["late_chunks"] for figures in user.seen.figures), default=0)
             await user.leave()
 

@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from actors.pipeline.topology import chunks_in_flight
-from characters.chunk import CHUNK_SECONDS, FRAMES_PER_CHUNK, MEL_FRAMES_PER_CHUNK
+from actors.roles.timeline import MARGIN
+from characters.chunk import FRAMES_PER_CHUNK, SAMPLE_RATE
 from characters.errors import UserError
-from characters.generate.hearing import AHEAD_FRAMES
+from characters.generate.hearing import hearing_of
 from characters.model.config import ModelConfig
 from characters.model.plan import RESERVED_BYTES, Format, ParallelPlan, Shard, memory_bytes, shard_rows, shards
 from deploy.planning.rates import ModelTimes, Rates
 
-DEADLINE = 1e3 * CHUNK_SECONDS  # ms a chunk
-LOOK_AHEAD = DEADLINE * AHEAD_FRAMES / MEL_FRAMES_PER_CHUNK  # ms of sound that a chunk hears beyond its own
-
 _WAN_DECODER_FLOP = 26.1e12 / (FRAMES_PER_CHUNK * 704 * 1088)  # a pixel, of the direct convolutions
+_WAN_ENCODER = 0.5  # of the decoder's work on a frame, estimated
 _WAN_DECODER_WEIGHTS = 0.15e9  # bytes
 _WAN_DECODER_STATE = 9200  # bytes a pixel: features and their past, from 6.7 GiB at 704x1088
 _SMALL_DECODER_BYTES = 0.1e9  # weights and features of the small model's, estimated
@@ -74,11 +73,11 @@ class Cost:
     Attributes:
         stages: what works side by side.
         chunk: median of the slowest stage: what the deadline is about.
-        p99: 99th percentile of it.
+        p99: 99th percentile of it, to be compared with `deadline`.
         path: from a chunk's sound to its frames, at the median.
         turn: from the end of what a reply's first chunk waits for to its first frame: half a chunk until the border,
-            the look-ahead, and the chunks in flight, as the topology has them. The voice (recognition, language model,
-            synthesis) comes on top.
+            the look-ahead, and the chunks in flight, as the topology has them. A chunk of a window model that is cut
+            costs its path, a margin and half a frame. The voice (recognition, language model, synthesis) comes on top.
         memory: GB of the fullest GPU.
     """
 
@@ -88,6 +87,16 @@ class Cost:
     path: float
     turn: float
     memory: float
+
+
+def deadline(model: ModelConfig) -> float:
+    """Milliseconds that a chunk lasts, within which the next one must be made."""
+    return 1e3 * model.clock.seconds
+
+
+def look_ahead(model: ModelConfig) -> float:
+    """Milliseconds of sound that a chunk hears beyond its own."""
+    return 1e3 * hearing_of(model).ahead / SAMPLE_RATE
 
 
 def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, links: Links | None = None) -> Cost:
@@ -123,8 +132,8 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
         elif plan.decoder:
             latent = 2 * model.latent_channels * math.prod(model.latent_size)
             ms += _hop_ms(plan.decoder * latent, links.decoder, rates)
-        stages.append(StageCost(f"dit.{p}", ms))
-    frames = FRAMES_PER_CHUNK * model.height * model.width * 1.5
+        stages.append(StageCost(f"dit.{p}" if model.window is None else "generator", ms))
+    frames = model.clock.frames * model.height * model.width * 1.5
     decoder += _hop_ms(frames, "host", rates)  # to the room's process, through the host's memory
     if plan.decoder:
         stages.append(StageCost("decoder", decoder))
@@ -141,7 +150,7 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
         chunk=chunk,
         p99=chunk * rates.jitter.value,
         path=path,
-        turn=DEADLINE / 2 + LOOK_AHEAD + chunks_in_flight(plan) * DEADLINE,
+        turn=_turn(model, plan, path),
         memory=_memory(model, plan, rates, parts) / 1e9,
     )
 
@@ -164,9 +173,10 @@ def product_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int
 
 def attention_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int) -> float:
     """Self-attention of `layers` layers on one GPU of a sequence group, one pass."""
-    context = (model.sink + model.ring) * model.tokens
+    rows = model.tokens
+    context = rows if model.window is not None else (model.sink + model.ring) * rows
     heads = model.dit.num_heads // plan.sequence
-    flop = 4 * model.tokens * context * model.dit.dim * layers / plan.sequence
+    flop = 4 * rows * context * model.dit.dim * layers / plan.sequence
     rate = (rates.attention_fp8 or rates.attention_bf16).value
     return _ms(flop / 1e12 * (1 + rates.attention_heads.value / heads), rate)
 
@@ -189,12 +199,22 @@ def _decoder_ms(name: str, model: ModelConfig, rates: Rates, measured: ModelTime
         return measured.decoder
     if model.autoencoder.wan is None:
         raise UserError(f"nobody has measured the decoder of model {name!r} on {rates.name}")
-    return _ms(_WAN_DECODER_FLOP * FRAMES_PER_CHUNK * model.height * model.width / 1e12, rates.decoder.value)
+    frames: float = FRAMES_PER_CHUNK * model.chunk
+    if (window := model.window) is not None:  # all of a window is decoded; the frames that it begins with are encoded
+        frames = window.pixels + _WAN_ENCODER * window.history
+    return _ms(_WAN_DECODER_FLOP * frames * model.height * model.width / 1e12, rates.decoder.value)
+
+
+def _turn(model: ModelConfig, plan: ParallelPlan, path: float) -> float:
+    if model.window is not None:  # what was made before is cut away, and the frame that is shown meanwhile is not split
+        return path + 1e3 * MARGIN + 500 / model.clock.fps
+    limit = deadline(model)
+    return limit / 2 + look_ahead(model) + chunks_in_flight(plan) * limit
 
 
 def _passes(model: ModelConfig) -> int:
     """DiT passes of a chunk."""
-    return len(model.sampler.steps) + (model.sampler.commit == "clean")
+    return len(model.sampler.steps) + (model.window is None and model.sampler.commit == "clean")
 
 
 def _hop_ms(size: float, link: Link, rates: Rates) -> float:

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from characters.model.plan import ParallelPlan
 from deploy.planning.cluster import Cluster, Gpu, Node
-from deploy.planning.cost import DEADLINE, Cost, Link, Links
+from deploy.planning.cost import Cost, Link, Links
 from deploy.planning.option import USABLE, Option
 
 Signature = tuple[int, ...]  # free GPUs of each island of a host
@@ -160,7 +160,7 @@ class Fleet:
         if not placement.option.shares:
             return placement.cost.p99
         gpu = placement.groups[0][0]
-        return sum(self._shared[placement.option.kind][gpu].loads.values()) * DEADLINE
+        return sum(self._shared[placement.option.kind][gpu].loads.values()) * placement.option.deadline
 
     @property
     def gpus(self) -> int:
@@ -198,7 +198,7 @@ class Fleet:
         for _, islands, decoder in sorted(found, key=lambda f: f[0]):
             links = _links(islands, decoder)
             cost = option.cost_over(links)
-            if cost.p99 > DEADLINE:
+            if cost.p99 > option.deadline:
                 continue
             left = {place: iter(self._free[place[0]][place[1]]) for place in {*islands, decoder} if place is not None}
             size, decoders = option.plan.sequence, option.plan.decoder

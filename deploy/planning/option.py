@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from characters.model.config import ModelConfig
 from characters.model.plan import ParallelPlan
-from deploy.planning.cost import DEADLINE, Cost, Links, estimate
+from deploy.planning.cost import Cost, Links, deadline, estimate
 from deploy.planning.rates import Rates
 
 USABLE = 0.95  # share of a GPU's memory
@@ -43,9 +43,14 @@ class Option:
         return self.plan.gpus + self.plan.decoder
 
     @property
+    def deadline(self) -> float:
+        """Milliseconds that a chunk of the model lasts."""
+        return deadline(self.config)
+
+    @property
     def share(self) -> float:
         """Share of the time that sessions may fill which one session fills, on its busiest GPU."""
-        return self.cost.p99 / (DEADLINE * self.rates.sharing.value)
+        return self.cost.p99 / (self.deadline * self.rates.sharing.value)
 
     @property
     def shares(self) -> bool:

@@ -11,7 +11,7 @@ from characters.errors import UserError
 from characters.model.config import ModelConfig
 from characters.model.plan import ParallelPlan
 from deploy.planning.cluster import Cluster
-from deploy.planning.cost import DEADLINE, Cost, estimate
+from deploy.planning.cost import Cost, deadline, estimate
 from deploy.planning.fleet import Fleet
 from deploy.planning.option import USABLE, Option
 
@@ -109,15 +109,16 @@ def judge(
     room = USABLE * rates.memory.value
     if cost.memory > room:
         return rejected(f"needs {cost.memory:.0f} GB on a GPU, {room:.0f} are there", cost)
-    if cost.p99 > DEADLINE:
+    limit = deadline(model)
+    if cost.p99 > limit:
         slowest = max(cost.stages, key=lambda stage: stage.ms)
-        late = cost.p99 - DEADLINE
+        late = cost.p99 - limit
         return rejected(f"{slowest.name} is {late:.1f} ms too slow at p99", cost)
     option = Option(name, model, split, rates, cost)
     placed = Fleet(cluster, across_nodes).place("", option)
     if placed is None:
         return rejected("its parts do not fit on the hosts, or too far apart", cost)
-    margin = DEADLINE - placed.cost.p99
+    margin = limit - placed.cost.p99
     reason = f"{margin:.1f} ms to spare"
     if option.shares:
         reason += f"; {option.per_gpu} sessions share a device"

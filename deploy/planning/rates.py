@@ -37,11 +37,12 @@ class Rate:
 
 @dataclass
 class ModelTimes:
-    """Milliseconds of one chunk of one model on one device, measured as a whole. They go before the formulas.
+    """Milliseconds of one chunk of one model on one device, as a whole. They go before the formulas.
 
     Attributes:
         audio: milliseconds of the audio features and their encoder.
-        dit: milliseconds of all passes of the DiT.
+        dit: milliseconds of all passes of the DiT; of a window model, whose chunk is one piece of work, maybe of the
+            whole chunk, with 0 for the others.
         decoder: milliseconds from latent to frames.
         how, date, source: as of a `Rate`.
     """

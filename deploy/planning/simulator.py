@@ -21,7 +21,6 @@ import numpy as np
 from characters.model.config import load_model_config
 from deploy.planning.admission import Admission, Admitted, PlannedPlaces, Queued, Refused
 from deploy.planning.cluster import Cluster, parse_cluster
-from deploy.planning.cost import DEADLINE
 from deploy.planning.fleet import Fleet
 from deploy.planning.option import Option
 from deploy.planning.plan import kept, plan
@@ -78,7 +77,7 @@ class Report:
         waits: seconds of those who waited and were let in.
         most: sessions at a time.
         used, stranded: shares of GPU time, while the hosts were there.
-        worst: ms, the highest prediction for any session at any time; the deadline is 166.7.
+        worst: the highest prediction for any session at any time, by its deadline.
         left: GPUs that were still taken when everybody had gone.
     """
 
@@ -107,7 +106,7 @@ class Report:
                 f"waits          median {np.median(waits):.0f} s, p99 {np.percentile(waits, 99):.0f} s",
                 f"failed hosts   {self.moved} sessions moved at once, {self.displaced} waited",
                 f"GPU time       {self.used:.2%} used, {self.stranded:.3%} stranded",
-                f"slowest chunk  predicted {self.worst:.1f} ms of {DEADLINE:.1f} at p99",
+                f"slowest chunk  predicted {self.worst:.1%} of its deadline at p99",
                 f"at the end     {self.left} GPUs still taken",
             )
         )
@@ -226,7 +225,9 @@ class Simulation:
 
     def _check(self, key: str) -> None:
         """A newcomer changes the prediction of those only whose GPU it shares, and they have the same as it has."""
-        self.report.worst = max(self.report.worst, self.fleet.predicted(key))
+        placement = self.fleet.placement(key)
+        assert placement is not None
+        self.report.worst = max(self.report.worst, self.fleet.predicted(key) / placement.option.deadline)
 
     def _pass(self, then: float) -> None:
         """Time goes on, with the GPUs as they are."""

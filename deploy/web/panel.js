@@ -1,12 +1,11 @@
 // Figures of the call: the server's as they come, the browser's own from WebRTC statistics, once a second.
 
-const DEADLINE_MS = 1000 / 6; // of a chunk
 const HISTORY = 60;
 
 const ROWS = [
   ["seen", "Frames seen", (f) => [f.seen?.toFixed(1), "fps"]],
   ["fps", "Frames made", (f) => [f.fps?.toFixed(1), "fps"]],
-  ["chunk", "Chunk", (f) => [f.chunk_ms?.toFixed(0), "ms"], (f) => f.chunk_ms > DEADLINE_MS],
+  ["chunk", "Chunk", (f) => [f.chunk_ms?.toFixed(0), "ms"], (f) => f.chunk_ms > f.deadline_ms],
   ["turn", "Answer after", (f) => [f.turn_ms?.toFixed(0), "ms"]],
   ["render", "To your eye", (f) => [f.publish_to_render_ms, "ms"]],
   ["late_chunks", "Late chunks", (f) => [f.late_chunks, ""], (f) => f.late_chunks > 0],
@@ -69,8 +68,9 @@ export class Panel {
     }
     if (figures.seen !== undefined) this.#seen.push(figures.seen);
     this.#seen.splice(0, this.#seen.length - HISTORY);
-    // 24 fps is the dotted line at a fifth from the top.
-    this.#line.setAttribute("points", this.#seen.map((v, i) => `${i},${30 - Math.min(v, 30) * 0.99}`).join(" "));
+    // The model's own rate is the dotted line at a fifth from the top.
+    const top = 1.25 * (figures.goal_fps ?? 24);
+    this.#line.setAttribute("points", this.#seen.map((v, i) => `${i},${30 - (29.7 * Math.min(v, top)) / top}`).join(" "));
   }
 
   async #own() {

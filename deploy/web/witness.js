@@ -1,15 +1,15 @@
 // Tells the server when its frames were seen: each carries its number, which a worker of the client reads.
 
 export const RENDERED = "characters.rendered";
-const FRAMES_PER_CHUNK = 4;
+const APART_MS = 150; // between two frames that are told of
 const REPORT_MS = 1000;
 const LONGEST = 100; // frames of a report
 
 export class Witness {
   #video; #send;
   #track = null;
-  #newest = null; // {frame, at}: the first frame seen of the newest chunk
-  #seen = []; // the same of chunks that are over
+  #newest = null; // {frame, at}
+  #seen = []; // frames that the next report tells of, but the newest: the server may not know its chunk yet
   #timer = null;
 
   /**
@@ -40,8 +40,7 @@ export class Witness {
     this.#video.requestVideoFrameCallback((_, { rtpTimestamp, expectedDisplayTime }) => {
       if (track !== this.#track) return;
       const frame = rtpTimestamp === undefined ? undefined : track.lookupFrameMetadata({ rtpTimestamp })?.frameId;
-      const chunk = (number) => Math.floor(number / FRAMES_PER_CHUNK);
-      if (frame !== undefined && (!this.#newest || chunk(frame) > chunk(this.#newest.frame))) {
+      if (frame !== undefined && (!this.#newest || expectedDisplayTime - this.#newest.at >= APART_MS)) {
         if (this.#newest) this.#seen.push(this.#newest);
         this.#newest = { frame, at: expectedDisplayTime };
       }

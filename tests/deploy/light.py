@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -20,6 +21,8 @@ from actors.room.talking import TalkingPublisher
 from actors.voice.config import VoiceConfig
 from actors.voice.parts import OpenParts
 from characters.character import load_character
+from characters.chunk import Clock
+from characters.generate.hearing import MelHearing
 from deploy.serving.settings import LivekitAccess
 from deploy.serving.tokens import character_token
 
@@ -33,9 +36,9 @@ class LightRoom:
         character = load_character(slug).character
         token = character_token(access, room, slug, character.name)
         self.turns: list[Turn] = []
-        self.aligner = AudioAligner()
+        self.aligner = AudioAligner(Clock(), MelHearing())
         self.publisher = TalkingPublisher(
-            lambda session: LivekitRoom(session.room, HEIGHT, WIDTH), self.aligner, parts, VoiceConfig(), 3
+            lambda session: LivekitRoom(session.room, HEIGHT, WIDTH, 24), self.aligner, parts, VoiceConfig(), 3
         )
         self.publisher.attach(StageContext(self._cancel, self.turns.append, lambda frame, at: None))
         address = RoomAddress("livekit", access.url, token)
@@ -79,7 +82,7 @@ class LightRoom:
             header, outputs = self.aligner.step(None, {})
             if header.cancelled_by(self._cancelled):
                 continue
-            header = Header(header.index, header.response_id).stamped(1, 1.0, 1.05)
+            header = replace(header, stamps=Header(0, 0).stamps).stamped(1, 1.0, 1.05)
             try:
                 self.publisher.step(header, {"frames": frames, "pcm": outputs["pcm"]})
             except ChannelAborted:

@@ -24,7 +24,7 @@ import pytest
 import yaml
 from ray.dashboard.modules.reporter.reporter_agent import METRICS_GAUGES
 
-from actors.pipeline.stage import _BUCKETS
+from actors.pipeline.stage import SHARES
 from deploy.grafana.panels import DEADLINE, ROWS, Panel, Query
 from deploy.grafana.provision import dashboard, provision
 from deploy.load.user import User
@@ -165,7 +165,7 @@ def test_what_needs_a_gpu_is_exported_by_ray_under_that_name(panel: Panel) -> No
 
 
 def test_the_deadline_is_an_edge_of_the_buckets() -> None:
-    assert DEADLINE in _BUCKETS
+    assert DEADLINE in SHARES
 
 
 def test_it_stands_beside_rays_own(tmp_path: Path) -> None:

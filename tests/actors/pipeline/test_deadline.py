@@ -71,7 +71,7 @@ def test_every_pattern_of_six_chunks() -> None:
 
 
 def test_no_drift_in_a_day() -> None:
-    deadline, noise = Deadline(), np.random.default_rng(0)
+    deadline, noise = Deadline(CHUNK_SECONDS), np.random.default_rng(0)
     chunks = 24 * 3600 * 6
     late = noise.random(chunks) < 1e-4
     for is_late in late[: chunks // 4]:

@@ -43,7 +43,8 @@ def in_one_process(model: str) -> list[np.ndarray]:
     """Latents of silence."""
     torch.set_num_threads(1)
     networks = load_networks(model, "cpu", random_weights=True)
-    generator, aligner, session = CachedGenerator(networks, dtype=torch.float32), AudioAligner(), session_for(model)
+    generator, session = CachedGenerator(networks, dtype=torch.float32), session_for(model)
+    aligner = AudioAligner(generator.clock, generator.hearing)
     generator.start(session.portrait, session.seed)
     return [generator.generate(torch.from_numpy(aligner.next().heard)).numpy() for _ in range(CHUNKS)]
 

@@ -175,9 +175,22 @@ def test_a_model_without_weights_is_served_only_if_the_profile_says_so() -> None
         check_weights(plan_topology(Profile(model="reference-57b")))
 
 
-def test_a_model_with_a_window_is_refused_in_rooms() -> None:
-    with pytest.raises(UserError, match="models with a window run in `characters render` only"):
+def test_a_model_with_a_window_makes_pictures_in_one_process_and_has_a_clock_of_its_own() -> None:
+    topology = plan_topology(Profile(model="leaptalk", plan=ParallelPlan(1, 1, 0), random_weights=True))
+    assert topology.cuts and topology.spans == ["aligner", "generator", "publisher"]
+    assert [[role.kind for role in stage.roles] for stage in topology.stages] == [
+        ["aligner", "publisher"],
+        ["generator"],
+    ]
+    assert {edge.port: (edge.spec.shape, edge.slots) for edge in topology.edges} == {
+        "heard": ((128_000,), 2),
+        "frames": ((28, 768, 512), 3),
+        "pcm": ((26_880,), 4),
+    }
+    with pytest.raises(UserError, match=r"runs in one process: set plan to \{pipeline: 1, sequence: 1, decoder: 0\}"):
         plan_topology(Profile(model="leaptalk", random_weights=True))
+    with pytest.raises(UserError, match="flight is 0 or 4"):
+        plan_topology(Profile(model="leaptalk", plan=ParallelPlan(1, 1, 0), flight=2))
 
 
 def test_an_unknown_profile_is_met_with_the_nearest() -> None:

@@ -10,16 +10,21 @@ import pytest
 
 from actors.pipeline.header import Header
 from actors.pipeline.trace import Trace, Turn, percentile
+from characters.chunk import Clock
+
+
+def head(index: int, response_id: int) -> Header:
+    return Header(index, response_id, first=4 * index, frames=4)
 
 
 def chunk(index: int, start: float) -> Header:
     """a works 1 s, the hop takes 0.25 s, b works 3 s, the hop takes 0.5 s, c works 1 s."""
-    a = Header(index, 2).stamped(0, start, start + 1).stamped(1, start + 1.25, start + 4.25)
+    a = head(index, 2).stamped(0, start, start + 1).stamped(1, start + 1.25, start + 4.25)
     return a.stamped(2, start + 4.75, start + 5.75)
 
 
 def test_seconds_of_unhindered_chunks() -> None:
-    trace = Trace(["a", "b", "c"])
+    trace = Trace(["a", "b", "c"], Clock())
     for i in range(3):
         trace.add(chunk(i, 10.0 * (i + 1)))
     seconds = trace.seconds()
@@ -30,9 +35,9 @@ def test_seconds_of_unhindered_chunks() -> None:
 
 
 def test_waiting_for_a_busy_place_is_no_hop() -> None:
-    trace = Trace(["a", "b"])
-    trace.add(Header(0, 0).stamped(0, 1, 2).stamped(1, 2, 10))
-    trace.add(Header(1, 0).stamped(0, 2, 3).stamped(1, 10.5, 12))
+    trace = Trace(["a", "b"], Clock())
+    trace.add(head(0, 0).stamped(0, 1, 2).stamped(1, 2, 10))
+    trace.add(head(1, 0).stamped(0, 2, 3).stamped(1, 10.5, 12))
     seconds = trace.seconds()
     assert seconds["a > b"] == [0.5]
     assert seconds["queued"] == [7.0]
@@ -40,15 +45,15 @@ def test_waiting_for_a_busy_place_is_no_hop() -> None:
 
 
 def test_chunks_with_missing_stamps_are_left_out() -> None:
-    trace = Trace(["a", "b"])
-    trace.add(Header(0, 0).stamped(0, 1, 2))
+    trace = Trace(["a", "b"], Clock())
+    trace.add(head(0, 0).stamped(0, 1, 2))
     assert trace.percentiles() == {}
 
 
 def test_percentiles_and_turns() -> None:
-    trace = Trace(["a"])
+    trace = Trace(["a"], Clock())
     for i in range(100):
-        trace.add(Header(i, 0).stamped(0, 1.0, 2.0 + i))
+        trace.add(head(i, 0).stamped(0, 1.0, 2.0 + i))
     trace.add_turn(Turn(1, {"speech end": 1.0, "text": 1.5, "first frame": 3.0}))
     assert trace.percentiles([50, 99])["a"] == [50.0, 99.0]
     assert trace.percentiles([50])["speech end > text"] == [0.5]
@@ -56,9 +61,9 @@ def test_percentiles_and_turns() -> None:
 
 
 def test_what_a_user_has_seen() -> None:
-    trace = Trace(["a", "b"])
-    trace.add(Header(0, -1).stamped(0, 1.0, 2.0).stamped(1, 2.0, 3.0))
-    trace.add(Header(1, 4).stamped(0, 2.0, 3.0).stamped(1, 3.0, 4.0))
+    trace = Trace(["a", "b"], Clock())
+    trace.add(head(0, -1).stamped(0, 1.0, 2.0).stamped(1, 2.0, 3.0))
+    trace.add(head(1, 4).stamped(0, 2.0, 3.0).stamped(1, 3.0, 4.0))
     trace.add_turn(Turn(4, {"speech end": 1.0, "first frame": 3.5, "chunk over": 4.5}))
     assert trace.turn_seconds()["turn"] == [3.5], "nobody has told when it was rendered"
     # A chunk's last frame leaves when its last span ends.
@@ -72,16 +77,16 @@ def test_what_a_user_has_seen() -> None:
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf"), -float("inf"), 1e300, -1e9, 2.0])
 def test_no_frame_is_seen_when_it_cannot_have_been(at: float) -> None:
-    trace = Trace(["a"])
-    trace.add(Header(0, 0).stamped(0, 2.0, 3.0))
+    trace = Trace(["a"], Clock())
+    trace.add(head(0, 0).stamped(0, 2.0, 3.0))
     assert trace.add_render(0, at) is None and not trace.rendered
     assert trace.add_render(0, 3.0) == pytest.approx(3 / 24)
 
 
 def test_reports_of_frames_cost_the_same_however_many_chunks_there_are() -> None:
-    trace = Trace(["a"])
+    trace = Trace(["a"], Clock())
     for i in range(4096):
-        trace.add(Header(i, 0).stamped(0, i / 6, (i + 1) / 6))
+        trace.add(head(i, 0).stamped(0, i / 6, (i + 1) / 6))
     assert trace.add_render(4 * 4095, 4097 / 6) is not None and trace.add_render(4 * 4000, 4001 / 6) is None
     begin = time.process_time()
     for _ in range(5000):
@@ -91,10 +96,22 @@ def test_reports_of_frames_cost_the_same_however_many_chunks_there_are() -> None
     assert time.process_time() - begin < 0.2
 
 
+def test_frames_of_a_long_chunk_are_found_whatever_was_cut_away() -> None:
+    trace = Trace(["a"], Clock(25, 28))
+    for i, (first, frames) in enumerate(((0, 28), (28, 10), (56, 0), (38, 28))):
+        trace.add(Header(i, 0, first=first, frames=frames).stamped(0, first / 25, (first + frames - 1) / 25))
+    assert [header.index for header in trace.chunks] == [0, 1, 3]
+    for frame, index in ((27, 0), (28, 1), (37, 1), (38, 3), (65, 3)):
+        assert trace.add_render(frame, 0.1 + frame / 25) == pytest.approx(0.1)
+        assert index in trace.rendered
+    assert trace.rendered[3] == pytest.approx(0.1 + 38 / 25)
+    assert trace.add_render(66, 3.0) is None
+
+
 def test_bounded() -> None:
-    trace = Trace(["a"], capacity=10)
+    trace = Trace(["a"], Clock(), capacity=10)
     for i in range(30):
-        trace.add(Header(i, 0))
+        trace.add(head(i, 0))
     assert [header.index for header in trace.chunks] == list(range(20, 30))
 
 
@@ -111,19 +128,19 @@ class Entering(float):
 
 
 def test_pickled_while_a_stage_enters_chunks() -> None:
-    trace = Entering.trace = Trace(["a", "b", "c"])
+    trace = Entering.trace = Trace(["a", "b", "c"], Clock())
     for i in range(3):
         trace.add(chunk(i, Entering(10.0 * i)))
         trace.add_turn(Turn(i, {"a": Entering(i)}))
         trace.rendered[i] = Entering(i)
-    trace.add(Header(3, 0).stamped(0, Entering(1), 2))
+    trace.add(head(3, 0).stamped(0, Entering(1), 2))
     copied = pickle.loads(pickle.dumps(trace))
     assert len(copied.chunks) == 4 and len(copied.turns) == 3 and list(copied.rendered) == [0, 1, 2]
     assert len(trace.chunks) > 4 and 9 in trace.rendered
 
 
 def test_chrome_trace_is_json_with_a_row_for_each_place() -> None:
-    trace = Trace(["a", "b", "c"])
+    trace = Trace(["a", "b", "c"], Clock())
     trace.add(chunk(7, 10.0))
     trace.add_turn(Turn(2, {"speech end": 1.0, "text": 1.5}))
     events = json.loads(json.dumps(trace.chrome_trace()))["traceEvents"]

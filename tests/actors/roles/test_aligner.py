@@ -9,8 +9,12 @@ import pytest
 
 from actors.pipeline.header import IDLE
 from actors.roles.aligner import CAPACITY, AudioAligner, AudioChunk
-from characters.chunk import SAMPLES_PER_CHUNK
+from characters.chunk import SAMPLES_PER_CHUNK, Clock
 from characters.generate.hearing import SILENCE, Listener, MelHearing
+
+
+def make() -> AudioAligner:
+    return AudioAligner(Clock(), MelHearing())
 
 
 def ramp(count: int, start: int = 1) -> np.ndarray:
@@ -27,7 +31,7 @@ def sound(chunks: list[AudioChunk]) -> np.ndarray:
 
 
 def test_silence_when_nobody_speaks() -> None:
-    aligner = AudioAligner()
+    aligner = make()
     for i in range(5):
         chunk = aligner.next()
         assert (chunk.index, chunk.response_id, chunk.pushed) == (i, IDLE, ())
@@ -38,7 +42,7 @@ def test_silence_when_nobody_speaks() -> None:
 
 @pytest.mark.parametrize("sizes", [[20_000], [1] * 50 + [19_950], [480] * 41, [4_000] * 5])
 def test_pushed_sound_comes_out_whole_whatever_the_pushes(sizes: list[int]) -> None:
-    aligner, given = AudioAligner(), ramp(sum(sizes))
+    aligner, given = make(), ramp(sum(sizes))
     parts = np.split(given, np.cumsum(sizes)[:-1])
     for part in parts:
         assert aligner.push(0, part) == len(part)
@@ -50,7 +54,7 @@ def test_pushed_sound_comes_out_whole_whatever_the_pushes(sizes: list[int]) -> N
 
 
 def test_windows_equal_those_of_the_single_process_stream() -> None:
-    aligner, reference, given = AudioAligner(), Listener(MelHearing()), speech(10 * SAMPLES_PER_CHUNK)
+    aligner, reference, given = make(), Listener(MelHearing()), speech(10 * SAMPLES_PER_CHUNK)
     aligner.push(3, given)
     reference.push(given)
     for i in range(9):
@@ -63,7 +67,7 @@ def test_windows_equal_those_of_the_single_process_stream() -> None:
 
 def test_sound_waits_for_the_look_ahead() -> None:
     """What the model was told of the future is what comes: late sound starts after it."""
-    aligner = AudioAligner()
+    aligner = make()
     aligner.next()  # has told the model that the next chunk starts with 83 ms of silence
     aligner.push(0, ramp(10_000))
     chunk = aligner.next()
@@ -74,7 +78,7 @@ def test_sound_waits_for_the_look_ahead() -> None:
 
 
 def test_a_chunk_holds_one_response() -> None:
-    aligner = AudioAligner()
+    aligner = make()
     aligner.push(0, ramp(5_000))
     aligner.push(1, ramp(5_000, 100_000))
     chunks = [aligner.next() for _ in range(4)]
@@ -84,7 +88,7 @@ def test_a_chunk_holds_one_response() -> None:
 
 
 def test_barge_in_is_silent_with_the_next_chunk() -> None:
-    aligner = AudioAligner()
+    aligner = make()
     aligner.push(4, speech(40_000))
     aligner.next()
     aligner.next()
@@ -100,7 +104,7 @@ def test_barge_in_is_silent_with_the_next_chunk() -> None:
 
 
 def test_cancelling_keeps_newer_responses() -> None:
-    aligner = AudioAligner()
+    aligner = make()
     aligner.push(0, ramp(4_000))
     aligner.push(1, ramp(8_000, 50_000))
     aligner.cancel(0)
@@ -111,7 +115,7 @@ def test_cancelling_keeps_newer_responses() -> None:
 
 
 def test_account_of_what_was_heard() -> None:
-    aligner = AudioAligner()
+    aligner = make()
     aligner.push(0, ramp(9_000))
     chunks = [aligner.next() for _ in range(4)]
     assert (aligner.account(0).pushed, aligner.account(0).played) == (9_000, 0)
@@ -125,7 +129,7 @@ def test_account_of_what_was_heard() -> None:
 
 
 def test_what_was_lost_on_its_way_is_issued_again() -> None:
-    aligner = AudioAligner()
+    aligner = make()
     aligner.push(0, speech(20_000))
     first = [aligner.next() for _ in range(3)]
     aligner.played(0, 4_000)
@@ -140,7 +144,7 @@ def test_what_was_lost_on_its_way_is_issued_again() -> None:
 
 
 def test_bounded() -> None:
-    aligner = AudioAligner()
+    aligner = make()
     assert aligner.push(0, np.ones(CAPACITY + 5_000, np.float32)) == CAPACITY
     assert aligner.push(0, np.ones(1, np.float32)) == 0
     aligner.next()
@@ -157,7 +161,7 @@ def test_bounded() -> None:
 
 @pytest.mark.parametrize("pcm", [np.zeros((2, 2)), np.array([np.nan]), np.array([np.inf], np.float32)])
 def test_bad_sound_is_refused(pcm: np.ndarray) -> None:
-    aligner = AudioAligner()
+    aligner = make()
     with pytest.raises(ValueError):
         aligner.push(0, pcm)
     with pytest.raises(ValueError):
@@ -166,14 +170,14 @@ def test_bad_sound_is_refused(pcm: np.ndarray) -> None:
 
 
 def test_the_callers_buffer_may_be_reused() -> None:
-    aligner, buffer = AudioAligner(), ramp(4_000)
+    aligner, buffer = make(), ramp(4_000)
     aligner.push(0, buffer)
     buffer[:] = 9
     assert np.array_equal(aligner.next().pcm, ramp(4_000))
 
 
 def test_reset_and_restore() -> None:
-    aligner = AudioAligner()
+    aligner = make()
     aligner.push(2, speech(9_000))
     aligner.next()
     aligner.cancel(1)
@@ -181,14 +185,14 @@ def test_reset_and_restore() -> None:
     aligner.reset()
     chunk = aligner.next()
     assert (chunk.index, chunk.response_id) == (0, IDLE) and np.allclose(chunk.heard, SILENCE)
-    other = AudioAligner()
+    other = make()
     other.restore(state)
     assert other.next().index == 1
     assert other.push(1, ramp(3)) == 0
 
 
 def test_many_threads() -> None:
-    aligner, chunks = AudioAligner(), []
+    aligner, chunks = make(), []
 
     def push() -> None:
         for i in range(200):

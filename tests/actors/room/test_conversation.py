@@ -26,6 +26,7 @@ from actors.voice.parts import Parts
 from actors.voice.protocols import Transcript
 from actors.voice.tts import Clause
 from characters.character import Character
+from characters.chunk import Clock
 from tests.actors.room.test_microphone import Room
 
 
@@ -113,6 +114,7 @@ class Stage:
             SimpleNamespace(push=lambda *_: None),  # type: ignore[arg-type]
             StageContext(lambda _: None, lambda _: None, self._record),
             lambda: 0,
+            clock=Clock(),
         )
 
     def _record(self, frame: int, at: float) -> float | None:

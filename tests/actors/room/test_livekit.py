@@ -12,6 +12,7 @@ from actors.pipeline.header import Header
 from actors.pipeline.session import RoomAddress, SessionSpec
 from actors.roles.publisher import RoomPublisher
 from actors.room.livekit import LivekitRoom
+from characters.chunk import Clock
 from characters.errors import UserError
 from characters.media.mark import Mark
 
@@ -29,13 +30,13 @@ class Unconnected(LivekitRoom):
 
 
 def test_the_sdk_takes_what_the_publisher_gives() -> None:
-    room = Unconnected(RoomAddress("livekit"), 64, 48)
-    publisher = RoomPublisher(lambda session: room)
+    room = Unconnected(RoomAddress("livekit"), 64, 48, 24)
+    publisher = RoomPublisher(lambda session: room, Clock())
     publisher.reset(SessionSpec(np.zeros((64, 48, 3), np.uint8)))
     frames, pcm = np.full((4, 96, 48), 100, np.uint8), np.full(4000, 2.0, np.float32)
     start = time.monotonic()
     for i in range(6):
-        assert publisher.publish(Header(i, 0), frames, pcm) == 4000
+        assert publisher.publish(Header(i, 0, first=4 * i, frames=4), frames, pcm) == (4, 4000)
     assert time.monotonic() - start == pytest.approx(23 / 24, abs=0.15)
     assert room._audio.queued_duration < 0.2, "sound piles up"
     publisher.cancel(0)
@@ -46,11 +47,11 @@ def test_the_sdk_takes_what_the_publisher_gives() -> None:
 
 def test_a_server_that_is_not_there_is_the_users_error() -> None:
     with pytest.raises(UserError, match="cannot join the LiveKit room"):
-        LivekitRoom(RoomAddress("livekit", "ws://127.0.0.1:9", "no token"), 64, 48)
+        LivekitRoom(RoomAddress("livekit", "ws://127.0.0.1:9", "no token"), 64, 48, 24)
 
 
 def test_a_marked_room_shows_the_words() -> None:
-    room = Unconnected(RoomAddress("livekit"), 272, 176, mark=Mark(272, 176))
+    room = Unconnected(RoomAddress("livekit"), 272, 176, 24, mark=Mark(272, 176))
     sent: list[np.ndarray] = []
     try:
         close = room._video.aclose

@@ -69,15 +69,20 @@ def test_three_chunks_in_a_row_cut_and_not_cut_are_the_doubles(sampler: SamplerC
     generator, double = make(sampler)
     generator.start(PORTRAIT, seed=7)
     drawn, before, worst = torch.Generator().manual_seed(7), None, 0.0
+    went_on_from = torch.zeros(0)
     for sound, cut in zip(sounds(4), (28, 9, 0, 28), strict=True):
         made = generator.generate(sound)
         noise = torch.zeros_like(generator._noise).normal_(generator=drawn)
         expected = double.chunk(sound, noise, before)
         assert generator._shown is not None
+        if before is not None:  # they are those that were shown
+            assert torch.equal(generator._shown[:5], went_on_from)
+            expected = torch.cat((before, expected[5:]))
         worst = max(worst, off(generator._shown, expected))
         assert made.shape == (28, 48, 32, 3) and made.dtype == torch.uint8
         levels = (expected[5:] * 255).permute(0, 2, 3, 1)
         assert (made.float() - levels).abs().max() < 1
+        went_on_from = generator._shown[cut : cut + 5]
         generator.cut(cut)
         before = expected[cut : cut + 5]
     print(f"\nlargest relative error over four chunks: {worst:.1e}")
@@ -112,6 +117,25 @@ def test_a_failed_chunk_advances_nothing_and_a_snapshot_goes_on() -> None:
     assert torch.equal(generator.generate(second), other.generate(second))
     with pytest.raises(ValueError, match="cannot be cut at 29"):
         generator.cut(29)
+
+
+@torch.inference_mode()
+def test_a_cut_before_the_newest_chunk_is_one_in_the_chunk_before_it() -> None:
+    generator, _ = make(LEAP)
+    one, two, three = sounds(3)
+    made = []
+    for wasted in (False, True):
+        generator.start(PORTRAIT)
+        generator.generate(one)
+        if wasted:
+            generator.generate(two)
+            generator.cut(-18)
+        else:
+            generator.cut(10)
+        made.append(generator.generate(three).clone())
+    assert torch.equal(*made)
+    generator.cut(-40)  # further back than is known: from the oldest frames that are
+    assert generator._next == 0
 
 
 def test_sound_is_resampled_without_a_shift_and_nothing_of_what_follows_is_heard() -> None:

@@ -69,7 +69,7 @@ class Understudy:
     def _play(self) -> None:
         while not self._closed.is_set():
             try:
-                room = LivekitRoom(self._session.room, *self._session.portrait.shape[:2])
+                room = LivekitRoom(self._session.room, *self._session.portrait.shape[:2], FPS)
             except UserError:  # the server is not back yet
                 self._closed.wait(0.5)
                 continue

@@ -11,6 +11,7 @@ from deploy.planning.option import Option
 from deploy.planning.rates import load_rates
 
 LARGE = "reference-57b"
+DEADLINE_MS = 1000 / 6  # of its chunks, and of the small model's
 
 
 @functools.cache

@@ -8,11 +8,10 @@ import pytest
 from characters.errors import UserError
 from deploy.planning.admission import Admission, Admitted, PlannedPlaces, Queued, Refused, Seats
 from deploy.planning.cluster import parse_cluster
-from deploy.planning.cost import DEADLINE
 from deploy.planning.fleet import Fleet
 from deploy.planning.waiting import AdmissionConfig, Lengths, Tenant, load_admission
 from tests.deploy.clock import Clock
-from tests.deploy.planning.known import LARGE, option, small
+from tests.deploy.planning.known import DEADLINE_MS, LARGE, option, small
 
 
 class OnFleet(Admission):
@@ -114,7 +113,7 @@ def test_a_small_session_that_would_break_the_others_is_not_let_in() -> None:
     for i in range(small().per_gpu):
         assert isinstance(admission.ask(str(i), "small"), Admitted)
     assert isinstance(admission.ask("too many", "small"), Queued)
-    assert all(admission.fleet.predicted(key) <= DEADLINE for key in admission.fleet.placements())
+    assert all(admission.fleet.predicted(key) <= DEADLINE_MS for key in admission.fleet.placements())
 
 
 def test_a_pipeline_is_a_seat_and_who_loses_one_is_next() -> None:
@@ -218,7 +217,7 @@ def test_whatever_happens_nobody_is_lost_and_nobody_misses(seed: int) -> None:
         waiting -= {a.key for a in let_in}
         assert inside == set(admission.fleet.placements())
         assert waiting == {t.key for t in admission.queue}
-        assert all(admission.fleet.predicted(key) <= DEADLINE for key in inside)
+        assert all(admission.fleet.predicted(key) <= DEADLINE_MS for key in inside)
     for key in [*waiting, *inside]:
         admission.leave(key)
     for ticket in admission.queue:

@@ -8,10 +8,9 @@ from itertools import combinations
 import pytest
 
 from deploy.planning.cluster import Cluster, Gpu, Node, parse_cluster
-from deploy.planning.cost import DEADLINE
 from deploy.planning.fleet import Fleet, pack, sessions_held
 from deploy.planning.option import Option
-from tests.deploy.planning.known import option, small
+from tests.deploy.planning.known import DEADLINE_MS, option, small
 
 
 def check(fleet: Fleet, cluster: Cluster) -> None:
@@ -29,7 +28,7 @@ def check(fleet: Fleet, cluster: Cluster) -> None:
         if not fleet.across_nodes:
             assert len({gpu.node for gpu in placement.gpus}) == 1
         shared.update(placement.gpus) if placement.option.shares else whole.update(placement.gpus)
-        assert fleet.predicted(key) <= DEADLINE
+        assert fleet.predicted(key) <= DEADLINE_MS
     assert all(count == 1 for count in whole.values())
     assert not shared & set(whole)
     sizes = {(node.name, i): size for node in cluster.nodes for i, size in enumerate(node.islands)}
