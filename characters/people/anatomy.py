@@ -88,7 +88,7 @@ def build_anatomy(person: Person, random: np.random.Generator, glasses: bool) ->
     control = person.control
     fine = template.body.apply(control)
     normals = quad_normals(fine, template.body.quads)
-    skin = Part(SKIN, fine, normals, skin_triangles(), base_points(), template.masks)
+    skin = Part(SKIN, fine, normals, skin_triangles(), base_points(), template.masks[:, [0, 2, 3, 1]])
     lips = template.masks[:, 0] > 0.5
     depth, height = float(fine[lips, 2].max()) - 0.05, float(fine[lips, 1].mean())
     joints = {name: control[template.groups[name]].mean(0) for name in ("neck", "head")}
@@ -123,7 +123,7 @@ def _teeth(control: np.ndarray, lip_height: float, random: np.random.Generator) 
     sphere, triangles = ball(14, 10)
     shape = np.sign(sphere) * np.abs(sphere) ** 0.55
     size, long = 1.05 * np.exp(0.05 * random.normal()), np.exp(0.09 * random.normal())
-    gap = max(0.0, random.normal(-0.01, 0.012))
+    gap = max(0.0, random.normal(-0.010, 0.008))
     crooked = abs(random.normal(0, 0.5))
     teeth, gums = [], []
     for lower in (0, 1):
@@ -135,7 +135,7 @@ def _teeth(control: np.ndarray, lip_height: float, random: np.random.Generator) 
         # The arch, by its length from the front.
         t = np.linspace(0, 1.5, 400)
         x = half * np.sin(t)
-        z = front - 0.055 - 0.045 * lower - (back - front) * -1.15 * (1 - np.cos(t)) ** 1.25
+        z = front - 0.07 - 0.045 * lower - (back - front) * -1.15 * (1 - np.cos(t)) ** 1.25
         length = np.concatenate(([0], np.cumsum(np.hypot(np.diff(x), np.diff(z)))))
         widths = np.array(WIDTHS) * (np.array(LOWER_WIDTHS) if lower else 1) * size + gap
         ends = np.concatenate(([0], np.cumsum(widths)))
@@ -182,9 +182,7 @@ def _teeth(control: np.ndarray, lip_height: float, random: np.random.Generator) 
     return Part.join(teeth), Part.join(gums)
 
 
-def _glasses(
-    fine: np.ndarray, eyes: list[tuple[np.ndarray, float]], random: np.random.Generator
-) -> Part:
+def _glasses(fine: np.ndarray, eyes: list[tuple[np.ndarray, float]], random: np.random.Generator) -> Part:
     """Rims, bridge and temples."""
     thick = random.choice([0.012, random.uniform(0.018, 0.032)])
     width, height, power = random.uniform(0.25, 0.31), random.uniform(0.17, 0.26), random.uniform(2, 4.5)
@@ -216,10 +214,6 @@ def _glasses(
         pieces.append(tube(np.array(ear), thick * 0.9, False))
     inner = max(abs(float(eyes[0][0][0])), width + 0.07) - width
     arc = np.linspace(0, np.pi, 9)
-    bridge = np.stack(
-        (inner * np.cos(arc), eyes[0][0][1] + 0.02 + 0.04 * np.sin(arc), front + 0.03 * np.sin(arc)), 1
-    )
+    bridge = np.stack((inner * np.cos(arc), eyes[0][0][1] + 0.02 + 0.04 * np.sin(arc), front + 0.03 * np.sin(arc)), 1)
     pieces.append(tube(bridge, thick, False))
-    return Part.join(
-        [Part(FRAME, p, n, f, p, np.zeros((len(p), 4), np.float32)) for p, n, f in pieces]
-    )
+    return Part.join([Part(FRAME, p, n, f, p, np.zeros((len(p), 4), np.float32)) for p, n, f in pieces])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -51,22 +52,23 @@ class Style:
 
 
 STYLES = {
-    "buzz": Style(0.07, 2, 16000, 0, 0, 0, 0, 0, 0.8, 0, 0, 0.9),
-    "short": Style(0.32, 6, 15000, 0.03, 0.5, 0.01, 6, 0.35, 0.9, -0.3, 0, 0.35),
-    "part": Style(0.62, 9, 14000, 0.05, 0.8, 0.012, 5, 0.4, 0.35, 0.2, 1.0, 0.22),
-    "quiff": Style(0.6, 10, 14000, 0.12, 0.5, 0.012, 5, 0.45, 0.0, 1.2, 0.35, 0.32),
-    "curly": Style(0.6, 16, 11000, 0.12, 0.6, 0.045, 26, 0.7, 0.7, 0, 0, 0.5),
-    "medium": Style(0.85, 12, 14000, 0.05, 2.6, 0.02, 4, 0.45, 0.55, 0.25, 0.75, 0.1),
-    "sides": Style(0.22, 5, 9000, 0.05, 0.3, 0.01, 5, 0.3, 0.8, 0.4, 0, 0.5),
-    "long": Style(3.3, 22, 14000, 0.045, 7.0, 0.015, 2, 0.4, 0.25, 0.35, 0.9, 0.03),
-    "wavy": Style(3.1, 26, 14000, 0.07, 5.0, 0.07, 3.2, 0.6, 0.25, 0.35, 0.9, 0.08),
-    "bob": Style(1.75, 16, 14000, 0.07, 6.0, 0.012, 2, 0.5, 0.25, 0.3, 0.9, 0.06),
-    "afro": Style(0.62, 18, 12000, 0.3, 0, 0.04, 55, 0.55, 0.1, 0, 0, 1.3),
-    "back": Style(0.95, 10, 14000, 0.06, 0.1, 0.008, 3, 0.55, 0.0, 1.4, 0.0, 0.22),
-    "pixie": Style(0.55, 9, 14000, 0.06, 1.2, 0.012, 5, 0.45, 0.55, 0.1, 0.8, 0.2),
-    "curls": Style(2.1, 32, 11000, 0.16, 3.5, 0.06, 14, 0.75, 0.25, 0.35, 0.8, 0.28),
+    "buzz": Style(0.07, 2, 24000, 0, 0, 0, 0, 0, 0.8, 0, 0, 0.9),
+    "short": Style(0.32, 6, 20000, 0.03, 0.5, 0.01, 6, 0.35, 0.9, -0.3, 0, 0.35),
+    "part": Style(0.62, 9, 113000, 0.05, 0.8, 0.012, 5, 0.4, 0.35, 0.2, 1.0, 0.22),
+    "quiff": Style(0.6, 10, 19000, 0.12, 0.5, 0.012, 5, 0.45, 0.0, 1.2, 0.35, 0.32),
+    "curly": Style(0.6, 16, 15000, 0.12, 0.6, 0.045, 26, 0.7, 0.7, 0, 0, 0.5),
+    "medium": Style(0.85, 12, 113000, 0.05, 2.6, 0.02, 4, 0.45, 0.55, 0.25, 0.75, 0.1),
+    "sides": Style(0.22, 5, 13000, 0.05, 0.3, 0.01, 5, 0.3, 0.8, 0.4, 0, 0.5),
+    "long": Style(3.3, 22, 19000, 0.045, 7.0, 0.015, 2, 0.4, 0.25, 0.35, 0.9, 0.03),
+    "wavy": Style(3.1, 26, 19000, 0.07, 5.0, 0.07, 3.2, 0.6, 0.25, 0.35, 0.9, 0.08),
+    "bob": Style(1.75, 16, 19000, 0.07, 6.0, 0.012, 2, 0.5, 0.25, 0.3, 0.9, 0.06),
+    "afro": Style(0.62, 18, 15000, 0.3, 0, 0.04, 55, 0.55, 0.1, 0, 0, 1.3),
+    "back": Style(0.95, 10, 19000, 0.06, 0.1, 0.008, 3, 0.55, 0.0, 1.4, 0.0, 0.22),
+    "pixie": Style(0.55, 9, 19000, 0.06, 1.2, 0.012, 5, 0.45, 0.55, 0.1, 0.8, 0.2),
+    "curls": Style(2.1, 32, 15000, 0.16, 3.5, 0.06, 14, 0.75, 0.25, 0.35, 0.8, 0.28),
 }
 PARTED = ("part", "long", "wavy", "bob", "pixie", "medium")
+CROPPED = ("short", "part", "quiff", "curly")
 HANGING = ("long", "wavy", "bob", "curls", "medium")
 
 
@@ -114,7 +116,19 @@ def scalp(recession: float, random: np.random.Generator) -> np.ndarray:
     widow = random.uniform(-0.02, 0.06)
     wave = np.sin(base[:, 0] * 9 + random.uniform(0, 6)) * 0.03 + np.sin(base[:, 0] * 23 + random.uniform(0, 6)) * 0.02
     r = recession
-    heights = [7.93 + 0.8 * r - widow, 7.97 + r, 7.92 + 1.1 * r, 7.74 + 0.8 * r, 7.52 + 0.3 * r, 7.25, 7.02, 7.3, 6.95, 6.65, 6.48]
+    heights = [
+        7.93 + 0.8 * r - widow,
+        7.97 + r,
+        7.92 + 1.1 * r,
+        7.74 + 0.8 * r,
+        7.52 + 0.3 * r,
+        7.25,
+        7.02,
+        7.3,
+        6.95,
+        6.65,
+        6.48,
+    ]
     line = np.interp(azimuth, [0, 18, 34, 50, 62, 74, 84, 90, 112, 135, 180], heights)
     grown = _step(y - line + wave, -0.08, 0.20) * (1 - _step(masks[:, 2], 0.2, 0.5)) * (head_share() > 0.3)
     ear = np.exp(-(((x - 0.78) / 0.16) ** 2) - ((y - 7.12) / 0.28) ** 2 - ((base[:, 2] - 0.38) / 0.16) ** 2)
@@ -154,7 +168,12 @@ class _Obstacle:
         low = (base[:, 1] < 6.98) & (base[:, 1] > 3.6)
         body = torch.from_numpy(points[low]).to(device)
         flat = body[:, [0, 2]] - torch.tensor([0.0, 0.1], device=device)
-        self.neck = self._grid(torch.atan2(flat[:, 0], flat[:, 1]) / (2 * math.pi) + 0.5, (body[:, 1] - 3.5) / 3.6, flat.norm(dim=1), (48, 36))
+        self.neck = self._grid(
+            torch.atan2(flat[:, 0], flat[:, 1]) / (2 * math.pi) + 0.5,
+            (body[:, 1] - 3.5) / 3.6,
+            flat.norm(dim=1),
+            (48, 36),
+        )
         torso = body[body[:, 1] < 6.2]
         x, y = (torso[:, 0] + 2) / 4, (torso[:, 1] - 3.5) / 3.6
         self.chest = self._grid(x, y, torso[:, 2] + 5, (40, 36)) - 5
@@ -208,7 +227,13 @@ class _Obstacle:
 
 
 def grow(
-    style: Style, roots: Tensor, normals: Tensor, obstacle: _Obstacle, parting: float, before: float, thin: Tensor,
+    style: Style,
+    roots: Tensor,
+    normals: Tensor,
+    obstacle: _Obstacle,
+    parting: float,
+    before: float,
+    thin: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
     """Strands from roots [n, 3]: points [n, steps + 1, 3]. `thin` [n]: 1 at the hairline, where hair is short."""  # fmt: skip
@@ -233,7 +258,7 @@ def grow(
     way = way - 0.9 * normals * (way * normals).sum(1, keepdim=True)
     jitter = 0.10 + 0.25 * flyaway[:, None]
     way = F.normalize(F.normalize(way, dim=1) + normals * style.rise + jitter * normal(count, 3), dim=1)
-    length = style.length * uniform(0.72, 1.1, count) * (1 - 0.45 * thin)
+    length = style.length * uniform(0.72, 1.1, count) * (1 - 0.5 * thin)
     level, cling = uniform(0.15, 1, count) + 0.8 * flyaway, 0.6 if style.rise < 0.3 else 0.0
     falls_before = roots[:, 2] + 0.12 * normal(count) > before
     p, points = roots, [roots]
@@ -243,7 +268,14 @@ def grow(
         pushed = obstacle.push(p, 0.012 + style.lift * level * min(1, 3 * (k + 1) / steps), cling, falls_before)
         way = way + (0.5 * _soft(p[:, 1], 7.15, 7.5) * steps / length)[:, None] * (pushed - p)
         if style.gravity > 2:
-            way = way * torch.stack((1 - 0.45 * _soft(7.4 - p[:, 1], 0, 0.4), torch.ones_like(p[:, 1]), 1 - 0.45 * _soft(7.4 - p[:, 1], 0, 0.4)), 1)
+            way = way * torch.stack(
+                (
+                    1 - 0.45 * _soft(7.4 - p[:, 1], 0, 0.4),
+                    torch.ones_like(p[:, 1]),
+                    1 - 0.45 * _soft(7.4 - p[:, 1], 0, 0.4),
+                ),
+                1,
+            )
         way = F.normalize(way, dim=1)
         p = pushed
         points.append(p)
@@ -277,7 +309,9 @@ def _clear_face(strands: Tensor, roots: Tensor) -> Tensor:
     x, y, z = strands.unbind(-1)
     knots_y, knots_x = (5.0, 6.2, 7.0, 7.75), (0.55, 0.62, 0.66, 0.45)
     limit = torch.full_like(x, knots_x[0])
-    for (y0, y1), (x0, x1) in zip(zip(knots_y, knots_y[1:], strict=False), zip(knots_x, knots_x[1:], strict=False), strict=True):
+    for (y0, y1), (x0, x1) in zip(
+        zip(knots_y, knots_y[1:], strict=False), zip(knots_x, knots_x[1:], strict=False), strict=True
+    ):
         limit = torch.where(y > y0, x0 + (x1 - x0) * ((y - y0) / (y1 - y0)).clamp(0, 1), limit)
     side = torch.where(roots[:, :1] >= 0, 1.0, -1.0).expand_as(x)
     before = (y < 7.75) & (z > 0.5)
@@ -318,10 +352,13 @@ def _head_hair(
         grown = grown * (1 - _step(base[:, 1] + 0.25 * (base[:, 2] - 0.3), 7.72, 7.92))
     if name in HANGING:
         grown = grown * _step(base[:, 1], 6.75, 6.95)
-    points, normals, _, nearest = roots.draw(grown, style.count)
+    points, normals, place, nearest = roots.draw(grown, style.count)
     generator = torch.Generator(device).manual_seed(int(random.integers(1 << 40)))
     start, up = (torch.from_numpy(x.astype(np.float32)).to(device) for x in (points, normals))
-    thin = torch.from_numpy((1 - grown[nearest]).astype(np.float32)).to(device)
+    thin = 1 - grown[nearest]
+    if name in CROPPED:  # neck and temples are cut shorter than the top
+        thin = np.maximum(thin, 1.6 * (1 - _step(place[:, 1] + 0.15 * place[:, 2], 7.05, 7.75)))
+    thin = torch.from_numpy(thin.astype(np.float32)).to(device)
     parting = float(random.choice([-0.35, 0, 0.35])) if name in PARTED else 0.0
     before = float(random.choice([0.05, 0.35, 2.0]))
     strands = grow(style, start, up, _Obstacle(anatomy, device), parting, before, thin, generator)
@@ -340,7 +377,7 @@ def _head_hair(
     depth = (reach - length) / torch.maximum(0.35 * (reach - 0.8), torch.full_like(reach, 0.28))
     light = (1 - depth).clamp(0.12, 1) * (0.5 + 0.5 * (3 * along).clamp(max=1))
     weight = _soft(strands[..., 1], 5.6, 6.6)
-    width = 0.0062 * torch.ones_like(length)
+    width = (0.0030 if name == "buzz" else 0.0048) * torch.ones_like(length)
     return _pack(
         HAIR, strands.cpu().numpy(), weight.cpu().numpy(), F.normalize(away, dim=2).cpu().numpy(),
         light.cpu().numpy(), width.cpu().numpy(), np.full(len(strands), -1), random,
@@ -362,9 +399,13 @@ def _pack(
     columns = (
         np.concatenate((strands, np.broadcast_to(weight, full)[..., None]), -1).reshape(-1, 4),
         traits.reshape(-1, 4),
-        np.concatenate((np.broadcast_to(normals, (*full, 3)), np.broadcast_to(width, full)[..., None]), -1).reshape(-1, 4),
+        np.concatenate((np.broadcast_to(normals, (*full, 3)), np.broadcast_to(width, full)[..., None]), -1).reshape(
+            -1, 4
+        ),
     )
-    return Strands(*(c.astype(np.float32) for c in columns), bound.astype(np.int32).ravel(), first.ravel().astype(np.int32))
+    return Strands(
+        *(c.astype(np.float32) for c in columns), bound.astype(np.int32).ravel(), first.ravel().astype(np.int32)
+    )
 
 
 def _brows(person: Person, roots: _Roots, random: np.random.Generator) -> Strands:
@@ -372,9 +413,11 @@ def _brows(person: Person, roots: _Roots, random: np.random.Generator) -> Strand
     x, y = np.abs(base[:, 0]), base[:, 1]
     along = np.clip((x - 0.09) / 0.46, 0, 1)
     line = 7.465 + 0.66 * random.uniform(0.03, 0.09) * np.sin(along * 2.3) - 0.015 * along
-    thick = (0.031 if person.is_male else 0.020) * random.uniform(0.75, 1.3) * (1.05 - 0.75 * along)
-    density = np.exp(-(((y - line) / thick) ** 2)) * _step(x, 0.06, 0.12) * (1 - _step(x, 0.50, 0.58)) * (base[:, 2] > 0.8)
-    count = int((1500 if person.is_male else 950) * random.uniform(0.6, 1.1))
+    thick = (0.026 if person.is_male else 0.018) * random.uniform(0.7, 1.25) * (1.05 - 0.75 * along)
+    density = (
+        np.exp(-(((y - line) / thick) ** 2)) * _step(x, 0.06, 0.12) * (1 - _step(x, 0.50, 0.58)) * (base[:, 2] > 0.8)
+    )
+    count = int((1700 if person.is_male else 1100) * random.uniform(0.5, 1.1))
     points, normals, place, nearest = roots.draw(density + 1e-9, count)
     u = np.clip((np.abs(place[:, 0]) - 0.1) / 0.4, 0, 1)
     lean = place[:, 1] - np.interp(u, [0, 0.5, 1], [7.46, 7.52, 7.48])
@@ -385,39 +428,52 @@ def _brows(person: Person, roots: _Roots, random: np.random.Generator) -> Strand
     t = np.linspace(0, 1, 4)[None, :, None]
     length = (0.075 if person.is_male else 0.062) * random.uniform(0.6, 1.1, (count, 1, 1))
     strands = points[:, None] + unit(way)[:, None] * t * length - normals[:, None] * (0.012 * t**2 - 0.003)
-    width = 0.0030 * (1 - 0.6 * t[..., 0])
+    width = 0.0015 * (1 - 0.6 * t[..., 0])
     return _pack(BROW, strands, np.ones(1), normals[:, None], np.full((1, 1), 0.8), width, nearest, random)
+
+
+@cache
+def _from_lips() -> np.ndarray:
+    """Distance of each fine vertex from the red of the lips, on the base person."""
+    base, lips = torch.from_numpy(base_points()), load_template().masks[:, 0] > 0.4
+    near = torch.cdist(base, base[torch.from_numpy(lips)])
+    return near.min(1).values.numpy()
 
 
 def _beard(kind: str, roots: _Roots, random: np.random.Generator) -> Strands:
     base, masks = base_points(), load_template().masks
     x, y, z = np.abs(base[:, 0]), base[:, 1], base[:, 2]
     side = _step(x, 0.45, 0.75)
-    density = _step(7.02 - y + 0.35 * side, -0.02, 0.22) * _step(z, 0.32, 0.6) * _step(y, 6.08, 6.25) * (masks[:, 2] < 0.1)
+    density = (
+        _step(7.02 - y + 0.35 * side, -0.02, 0.22) * _step(z, 0.32, 0.6) * _step(y, 6.08, 6.25) * (masks[:, 2] < 0.1)
+    )
     cheek = np.exp(-(((x - 0.40) / 0.20) ** 2) - ((y - 6.80) / 0.20) ** 2)
     density = density * np.clip(1 - 1.3 * cheek, 0, 1) * (1 - _step(masks[:, 0], 0.1, 0.4)) * (masks[:, 1] < 0.2)
     density = density * (y < 6.87 + 0.4 * side)
     density = density * (1 - 0.8 * np.exp(-((x / 0.2) ** 2) - ((y - 6.46) / 0.045) ** 2))  # below the lower lip
     density = density * (1 - 0.7 * np.exp(-((x / 0.04) ** 2) - ((y - 6.8) / 0.1) ** 2))  # under the nose
+    density = density * _step(_from_lips(), 0.015, 0.06)
     middle = np.exp(-((x / 0.30) ** 4))
     if kind in ("goatee", "moustache"):
         density = density * middle * ((y > 6.64) if kind == "moustache" else 1)
     length, count = {
-        "stubble": (0.022, 6000), "short": (0.075, 6500), "full": (0.24, 8000), "goatee": (0.11, 3000),
-        "moustache": (0.08, 1800),
+        "stubble": (0.020, 9000), "short": (0.065, 11000), "full": (0.22, 14000), "goatee": (0.10, 5500),
+        "moustache": (0.075, 3500),
     }[kind]  # fmt: skip
     points, normals, place, nearest = roots.draw(density + 1e-9, count)
     upper = place[:, 1] > 6.66
     way = np.tile([0, -1.0, 0.1], (count, 1))
     way[:, 0] = np.sign(place[:, 0]) * 0.9 * upper * np.minimum(1, np.abs(place[:, 0]) * 6)
-    way = unit(way - normals * (way * normals).sum(1, keepdims=True)) + 0.5 * normals + random.normal(0, 0.25, (count, 3))
+    way = (
+        unit(way - normals * (way * normals).sum(1, keepdims=True)) + 0.5 * normals + random.normal(0, 0.25, (count, 3))
+    )
     t = np.linspace(0, 1, 5)[None, :, None]
-    long = length * np.where(upper, 0.45, 1.0)[:, None, None] * random.uniform(0.6, 1.1, (count, 1, 1))
+    long = length * np.where(upper, 0.38, 1.0)[:, None, None] * random.uniform(0.6, 1.1, (count, 1, 1))
     strands = points[:, None] + unit(way)[:, None] * t * long + np.array([0, -0.35, 0]) * long * t**2
     strands = strands + normals[:, None] * 0.004
     facing = unit(normals + np.array([0, 0.1, 0.2]))[:, None]
     light = 0.55 + 0.45 * t[..., 0]
-    return _pack(BEARD, strands, np.ones(1), facing, light, 0.0034 * (1 - 0.5 * t[..., 0]), nearest, random)
+    return _pack(BEARD, strands, np.ones(1), facing, light, 0.0018 * (1 - 0.5 * t[..., 0]), nearest, random)
 
 
 def lash_points() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -447,6 +503,6 @@ def _lashes(points: np.ndarray, look: Look, lash_start: int, random: np.random.G
     strands = points.reshape(len(upper), 5, 3)
     bound = lash_start + np.arange(strands.shape[0] * 5).reshape(-1, 5)
     makeup = look.values["skin_b"][2]
-    thick = np.where(upper, 0.0042 + 0.003 * makeup, 0.0022 + 0.0012 * makeup)[:, None]
+    thick = np.where(upper, 0.0013 + 0.0016 * makeup, 0.0006 + 0.0005 * makeup)[:, None]
     width = thick * (1 - 0.8 * np.linspace(0, 1, 5))
     return _pack(LASH, strands, np.ones(1), np.array([0, 0, 1.0]), np.full((1, 1), 0.4), width, bound, random)

@@ -120,13 +120,15 @@ def _skin(person: Person, melanin: float, random: np.random.Generator, v: dict[s
     light, middle, dark = (np.log(linear(*c)) for c in ((236, 203, 187), (196, 147, 119), (92, 61, 47)))
     low, high = min(2 * melanin, 1), max(0, 2 * melanin - 1)
     tone = np.exp((light * (1 - low) + middle * low) * (1 - high) + dark * high)
-    tone = tone * np.exp(random.normal(0, 0.06)) * np.array([1, 1 + 0.02 * random.normal(), 1 + 0.035 * random.normal()])
+    tone = (
+        tone * np.exp(random.normal(0, 0.06)) * np.array([1, 1 + 0.02 * random.normal(), 1 + 0.035 * random.normal()])
+    )
     lip = tone * np.array([0.82, 0.50, 0.52]) * (1 - 0.15 * melanin) + np.array([0.03, 0, 0.004])
     makeup, gloss = 0.0, random.uniform(0.1, 0.5)
     if not person.is_male and random.random() < 0.6:
         makeup = random.uniform(0.2, 0.9)
         colours = ((170, 40, 50), (190, 85, 85), (150, 45, 75), (200, 110, 105), (120, 30, 45))
-        share = random.uniform(0.2, 0.75)
+        share = random.uniform(0.15, 0.6)
         lip = lip * (1 - share) + linear(*colours[random.integers(5)]) * share
         gloss = random.uniform(0.3, 1)
     blood = float(np.clip(random.normal(0.75, 0.25), 0.2, 1.4)) * (1 - 0.55 * melanin)
@@ -141,14 +143,16 @@ def _skin(person: Person, melanin: float, random: np.random.Generator, v: dict[s
     v["tooth"] = 1.12 * linear(240, 231, 214) * np.array([1, 0.5 + 0.5 * yellow, yellow]) * (0.75 + 0.25 * yellow)
 
 
-def _hair(
-    person: Person, melanin: float, random: np.random.Generator, v: dict[str, np.ndarray]
-) -> tuple[str, float]:
+def _hair(person: Person, melanin: float, random: np.random.Generator, v: dict[str, np.ndarray]) -> tuple[str, float]:
     colours = [(22, 17, 15), (38, 27, 21), (66, 44, 30), (104, 72, 44), (142, 110, 74), (172, 140, 100), (130, 58, 26)]
     dark = melanin > 0.5
     european = person.origin[2] > 0.5
     shares = np.array(
-        [5, 3, 1, 0.3, 0, 0, 0] if dark else [1.5, 2.5, 3, 2.5, 1.6, 1.2, 0.9] if european else [5, 3, 1.5, 0.4, 0.1, 0, 0.1]
+        [5, 3, 1, 0.3, 0, 0, 0]
+        if dark
+        else [1.5, 2.5, 3, 2.5, 1.6, 1.2, 0.9]
+        if european
+        else [5, 3, 1.5, 0.4, 0.1, 0, 0.1]
     )
     hair = linear(*colours[random.choice(7, p=shares / shares.sum())]) * np.exp(random.normal(0, 0.1, 3))
     grey = float(np.clip((person.age - random.uniform(38, 62)) / 22, 0, 1))
@@ -168,9 +172,7 @@ def _hair(
         shares = np.array([0.5, 1.2, 2.2, 2, 1.6, 0.7 + 2 * african, 0.4, 1.6 * (old > 45)])
     else:
         names = FEMALE_HAIR
-        shares = np.array(
-            [2, 1.8, 1.3, 0.4, 3 * african, 1.8, 1 + 1.2 * (old > 50), 0.8 + 2 * african]
-        )
+        shares = np.array([2, 1.8, 1.3, 0.4, 3 * african, 1.8, 1 + 1.2 * (old > 50), 0.8 + 2 * african])
     style = str(random.choice(names, p=shares / shares.sum()))
     recession = float(max(0, random.normal(0.02, 0.05) + 0.1 * person.old)) if person.is_male else 0.0
     v["hair"], v["iris"], v["iris_inner"] = hair, linear(*iris), linear(*inner)
@@ -205,7 +207,9 @@ def _light(random: np.random.Generator, v: dict[str, np.ndarray]) -> None:
     v["ambient"] = ambient
     v["window"] = np.array([random.uniform(0.10, 0.28), random.uniform(0.12, 0.34), random.uniform(0.1, 0.85), 0])
     saturation = 0.0 if random.random() < 0.03 else random.uniform(0.65, 1.25)
-    v["grade"] = np.array([np.exp(random.uniform(-0.35, 0.3)), random.uniform(0.88, 1.25), saturation, random.uniform(0, 0.25)])
+    v["grade"] = np.array(
+        [np.exp(random.uniform(-0.35, 0.3)), random.uniform(0.88, 1.25), saturation, random.uniform(0, 0.25)]
+    )
     v["temperature"] = warmth(0.7 * random.normal()) * (1 + 0.03 * random.normal(size=3))
 
 

@@ -114,8 +114,11 @@ def _knobs() -> dict[str, tuple[list[str], list[str]]]:
                     stem = rest.removesuffix("-" + end)
                     if stem[:2] in ("l-", "r-"):
                         stem = stem[2:]
-                    knob = f"{category}/{stem}" + ("-in" if (low, high) == ("in", "out") and "trans" in stem and
-                                                    category in ("mouth", "nose") else "")
+                    knob = f"{category}/{stem}" + (
+                        "-in"
+                        if (low, high) == ("in", "out") and "trans" in stem and category in ("mouth", "nose")
+                        else ""
+                    )
                     knobs.setdefault(knob, ([], []))[positive].append(name)
     return {k: v for k, v in knobs.items() if v[0] and v[1] and not k.startswith(LEFT_OUT)}
 
@@ -212,7 +215,13 @@ def measure(control: np.ndarray) -> dict[str, float]:
 
 
 # What people look like (after Farkas, 1994, a little wider): a face outside is drawn again.
-NORMAL = {"eyes": (0.38, 0.48), "mouth": (0.70, 1.04), "nose": (0.42, 0.90), "lower": (0.55, 0.95), "lips": (0.20, 0.58)}
+NORMAL = {
+    "eyes": (0.38, 0.48),
+    "mouth": (0.70, 1.04),
+    "nose": (0.42, 0.90),
+    "lower": (0.55, 0.95),
+    "lips": (0.20, 0.58),
+}
 
 
 @cache

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from characters.people.template import load_template
 
 SHADERS = Path(__file__).parent / "shaders"
 SHADOW = 1024  # pixels of the shadow map's side
+SHADOW_LINE = 3.0  # pixels of a strand there
 SKY_VIEWS = 32  # directions from which occlusion is measured
 UNITS = 13  # vec4 of unit weights
 FRAME_FIELDS = {
@@ -44,7 +46,7 @@ BUFFERS = {
     "rest": "vec4", "local": "vec4", "posed": "vec4", "normal": "vec4", "place": "vec4", "traits": "vec4",
     "offsets": "uint", "moves": "vec4", "still": "vec4", "around": "int", "quads": "ivec4", "triangles": "int",
     "shade_of": "vec4", "strand_rest": "vec4", "bound": "int", "strand": "vec4", "pieces": "int",
-    "strand_traits": "vec4", "strand_normals": "vec4", "exposure": "float", "pixels": "uint",
+    "strand_traits": "vec4", "strand_normals": "vec4", "ribbon": "vec4", "exposure": "float", "pixels": "uint",
 }  # fmt: skip
 PLACES = {name: i for i, name in enumerate(BUFFERS)}
 FRAME_FLOATS = 256  # of one frame's block, a multiple of every driver's alignment
@@ -145,7 +147,8 @@ class Renderer:
         context = self.context
         context.gc_mode = "auto"
         compute = lambda *names: context.compute_shader(source(*names))  # noqa: E731
-        self.pose, self.smooth, self.strands = (compute(f"{n}.comp") for n in ("pose", "normals", "strands"))
+        self.pose, self.smooth = compute("pose.comp"), compute("normals.comp")
+        self.strands, self.ribbons = compute("strands.comp"), compute("ribbons.comp")
         self.occlusion, self.meter, self.develop = (compute(f"{n}.comp") for n in ("occlusion", "meter", "develop"))
         self.shade = compute("light.glsl", "skin.glsl", "materials.glsl", "shade.comp")
         program = lambda n: context.program(vertex_shader=source(f"{n}.vert"), fragment_shader=source(f"{n}.frag"))  # noqa: E731
@@ -161,6 +164,7 @@ class Renderer:
         self.shadow.repeat_x = self.shadow.repeat_y = False
         self.shadow_view = context.framebuffer(depth_attachment=self.shadow)
         self.room = context.texture((width, height), 3, dtype="f2")
+        self.strand_indices: list[Any] = []
         self.look_block = context.buffer(reserve=16 * sum(FIELDS.values()))
         self.buffers = {"exposure": context.buffer(reserve=16)}
         shared = moves()
@@ -182,7 +186,9 @@ class Renderer:
         self.meter["raw"] = self.develop["raw"] = 2
         self.develop["room"] = 3
 
-    # ------------------------------------------------------------------------------------------------ who is drawn
+    def release(self) -> None:
+        """Give the context back; the renderer is then of no use."""
+        self.context.release()
 
     def load(self, figure: Figure, look: Look) -> None:
         """Take a person. `look` is needed for the lamp under which occlusion by hair is measured."""
@@ -200,7 +206,7 @@ class Renderer:
             "strand_normals": figure.strands.normals,
         }  # fmt: skip
         self.vertices, self.strand_points = len(figure.rest), len(figure.strands.points)
-        for name in (*arrays, "local", "posed", "normal", "strand"):
+        for name in (*arrays, "local", "posed", "normal", "strand", "ribbon"):
             if name in self.buffers:
                 self.buffers[name].release()
         for name, array in arrays.items():
@@ -208,6 +214,7 @@ class Renderer:
         for name in ("local", "posed", "normal"):
             self.buffers[name] = context.buffer(reserve=16 * self.vertices)
         self.buffers["strand"] = context.buffer(reserve=16 * self.strand_points)
+        self.buffers["ribbon"] = context.buffer(reserve=64 * self.strand_points)
         b = self.buffers
         self.v_mesh = context.vertex_array(self.mesh, [(b["posed"], "4f", "position")], b["triangles"])
         self.v_cloth = context.vertex_array(
@@ -215,7 +222,21 @@ class Renderer:
             [(b["posed"], "4f", "position"), (b["normal"], "4f", "normal"), (b["place"], "4f", "place")],
             b["triangles"],
         )
-        self.v_strand = context.vertex_array(self.strand, [])
+        pieces = figure.strands.pieces
+        corners = 2 * pieces[:, None] + np.array([0, 2, 1, 1, 2, 3])
+        for index in self.strand_indices:
+            index.release()
+        # A third of the hair, drawn thicker, throws the same shadow.
+        casting = pieces[: figure.hair_pieces // 3, None] + np.array([0, 1])
+        self.casts = len(casting) > 0
+        self.strand_indices = [
+            context.buffer(np.ascontiguousarray(x).astype(np.int32)) for x in (corners, casting) if len(x)
+        ]
+        self.v_strand = context.vertex_array(
+            self.strand, [(b["ribbon"], "4f 1f 12x", "position", "share")], self.strand_indices[0]
+        )
+        if self.casts:
+            self.v_casting = context.vertex_array(self.mesh, [(b["strand"], "4f", "position")], self.strand_indices[1])
         for name, buffer in self.buffers.items():
             buffer.bind_to_storage_buffer(PLACES[name])
         context.enable_only(g.DEPTH_TEST)
@@ -232,8 +253,6 @@ class Renderer:
         self.look_block.write(look.pack())
         self.look_block.bind_to_uniform_block(1)
         self.room.write(np.ascontiguousarray(room.astype(np.float16)).tobytes())
-
-    # ----------------------------------------------------------------------------------------------------- frames
 
     def _frames(self, pose: Pose, camera: Camera, light: np.ndarray, lids: float) -> np.ndarray:
         """Blocks of all frames: float32 [n, FRAME_FLOATS]."""
@@ -296,11 +315,11 @@ class Renderer:
         g = self.gl
         self.shadow_view.use()
         self.shadow_view.clear(depth=1.0)
-        self.mesh["light"] = self.cloth["light"] = self.strand["light"] = 1
+        self.mesh["light"] = 1
         self.v_mesh.render()
-        # A third of the hair, drawn thicker, throws the same shadow.
-        if self.figure.hair_pieces:
-            self.v_strand.render(g.TRIANGLES, 6 * (self.figure.hair_pieces // 3))
+        if self.casts:
+            self.context.line_width = SHADOW_LINE
+            self.v_casting.render(g.LINES)
 
     def _measure_occlusion(self, look: Look) -> None:
         """How much of the sky every vertex of the person at rest sees."""
@@ -346,6 +365,7 @@ class Renderer:
         for i in range(count):
             frames.bind_to_uniform_block(0, offset=4 * FRAME_FLOATS * i, size=4 * FRAME_FLOATS)
             self._move()
+            self._run(self.ribbons, self.strand_points, count=self.strand_points)
             self._cast_shadow()
             self._rasterise()
             self.shade["cloth_first"] = 0
@@ -365,14 +385,13 @@ class Renderer:
         g = self.gl
         self.picture.use()
         self.picture.clear()
-        self.mesh["light"] = self.cloth["light"] = self.strand["light"] = 0
+        self.mesh["light"] = 0
         self.v_mesh.render()
         layers = ((0, 0.035), (1, 0.10)) if self.look.values["dress"][3] else ((0, 0.035),)
         for layer, off in layers:
             self.cloth["layer"], self.cloth["off"] = layer, off
             self.v_cloth.render(g.TRIANGLES, 3 * len(self.cloth_faces))
-        self.strand["thicker"] = 1.0
-        self.v_strand.render(g.TRIANGLES, 6 * len(self.figure.strands.pieces))
+        self.v_strand.render(g.TRIANGLES)
 
     def centres(self) -> tuple[np.ndarray, np.ndarray]:
         """Pixels (x, y) of the shut mouth's middle and midway between the eyes, of the frames last drawn: [n, 2] each."""

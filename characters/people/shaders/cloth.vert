@@ -3,8 +3,7 @@ in vec4 normal;
 in vec4 place;
 out vec3 c;
 uniform float off;
-uniform int light;
 void main() {
     c = place.xyz;
-    gl_Position = (light == 1 ? light_view : view) * vec4(position.xyz + normal.xyz * off, 1.);
+    gl_Position = view * vec4(position.xyz + normal.xyz * off, 1.);
 }

@@ -45,7 +45,7 @@ vec3 shade_mouth(Surface s, int kind) {
         float edge = s.traits.x;
         alb = tooth.rgb * mix(vec3(.80, .66, .50), vec3(1.), smoothstep(0., .55, edge));
         alb *= mix(vec3(1.), vec3(.86, .90, .95), smoothstep(.86, 1., edge)) * (.94 + .12 * s.traits.z);
-        ao *= mix(.38, 1., smoothstep(.05, .5, abs(dot(n, v))));
+        ao *= mix(.55, 1., smoothstep(.05, .5, abs(dot(n, v))));
     } else if (kind == GUM) {
         alb = vec3(.44, .14, .13);
         rough = .28; k = 1.;

@@ -20,7 +20,7 @@ float folds(vec3 c, vec3 s, float lips) {
 float relief(vec3 c, float lips, float fine) {
     vec3 s = vec3(abs(c.x), c.yz);
     float pores = noise(c * 58. + skin_a.x) * .5 + noise(c * 110. + skin_a.x) * .5;
-    float h = pores * .0030 * skin_c.y * fine + (fbm(c * 9. + skin_a.x) - .4) * .006 * (.15 + skin_a.y);
+    float h = pores * .0021 * skin_c.y * fine + (fbm(c * 9. + skin_a.x) - .4) * .0045 * (.15 + skin_a.y);
     h += folds(c, s, lips);
     h += lips * sin(c.x * 150. + 4. * fbm(c * 20.)) * .0008;
     return h;

@@ -133,7 +133,7 @@ def test_what_is_no_corpus_is_refused(folder, tmp_path):
         train(recipe(folder, 1), path, tmp_path, device="cpu")
 
 
-@pytest.mark.parametrize("name", ["small", "refine", "refine-more", "reader", "smoke"])
+@pytest.mark.parametrize("name", ["small", "refine", "refine-more", "reader", "smoke", "people"])
 def test_shipped_recipes_load(name):
     assert load_recipe(name).model == "small"
 
