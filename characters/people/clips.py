@@ -1,4 +1,4 @@
-"""Clips of people for training and measurement: each person in several looks, with the numbers that every frame shows."""
+"""Clips of people: each person in several looks, with the numbers that every frame shows."""
 
 from __future__ import annotations
 

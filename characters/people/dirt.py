@@ -1,4 +1,4 @@
-"""What a camera and a file add to a portrait: rescaling, noise, JPEG. Only portraits get it: the model must draw clean."""
+"""What a camera and a file add to a portrait: rescaling, noise, JPEG. Only portraits get it: the model draws clean."""
 
 from __future__ import annotations
 

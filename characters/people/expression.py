@@ -113,7 +113,7 @@ def eye_turn(motion: Tensor, side: int) -> Tensor:
 
 
 def wrinkles(motion: Tensor, mouth: Tensor) -> Tensor:
-    """How strongly skin folds, [n, 4]: forehead, outer corners of the eyes, beside nose and mouth, between the brows."""
+    """How strongly skin folds, [n, 4]: forehead, outside the eyes, beside nose and mouth, between the brows."""
     m, t = named(motion, MOTION_CHANNELS), named(mouth, MOUTH_CHANNELS)
     smile = m["smile"].clamp(0, 1)
     return torch.stack(

@@ -1,14 +1,16 @@
 """Hair, brows, beards and lashes: strands that grow from the skin.
 
-A strand starts on the scalp, follows the way of its style (off a parting, back, with gravity), is pushed out of head and
-shoulders at every step, and is drawn to a lock of neighbours. All strands of a head grow at once, on any device.
+A strand starts on the scalp, follows the way of its style (off a parting, back, with gravity), is pushed out of head
+and shoulders at every step, and is drawn to a lock of neighbours. All strands of a head grow at once.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -54,10 +56,10 @@ class Style:
 STYLES = {
     "buzz": Style(0.07, 2, 24000, 0, 0, 0, 0, 0, 0.8, 0, 0, 0.9),
     "short": Style(0.32, 6, 20000, 0.03, 0.5, 0.01, 6, 0.35, 0.9, -0.3, 0, 0.35),
-    "part": Style(0.62, 9, 113000, 0.05, 0.8, 0.012, 5, 0.4, 0.35, 0.2, 1.0, 0.22),
+    "part": Style(0.62, 9, 19000, 0.05, 0.8, 0.012, 5, 0.4, 0.35, 0.2, 1.0, 0.22),
     "quiff": Style(0.6, 10, 19000, 0.12, 0.5, 0.012, 5, 0.45, 0.0, 1.2, 0.35, 0.32),
     "curly": Style(0.6, 16, 15000, 0.12, 0.6, 0.045, 26, 0.7, 0.7, 0, 0, 0.5),
-    "medium": Style(0.85, 12, 113000, 0.05, 2.6, 0.02, 4, 0.45, 0.55, 0.25, 0.75, 0.1),
+    "medium": Style(0.85, 12, 19000, 0.05, 2.6, 0.02, 4, 0.45, 0.55, 0.25, 0.75, 0.1),
     "sides": Style(0.22, 5, 13000, 0.05, 0.3, 0.01, 5, 0.3, 0.8, 0.4, 0, 0.5),
     "long": Style(3.3, 22, 19000, 0.045, 7.0, 0.015, 2, 0.4, 0.25, 0.35, 0.9, 0.03),
     "wavy": Style(3.1, 26, 19000, 0.07, 5.0, 0.07, 3.2, 0.6, 0.25, 0.35, 0.9, 0.08),
@@ -94,8 +96,13 @@ class Strands:
     def join(parts: list[Strands]) -> Strands:
         offsets = np.cumsum([0] + [len(p.points) for p in parts])
         pieces = [p.pieces + offset for p, offset in zip(parts, offsets, strict=False)]
-        columns = [np.concatenate([getattr(p, n) for p in parts]) for n in ("points", "traits", "normals", "bound")]
-        return Strands(*columns, np.concatenate(pieces).astype(np.int32))
+        return Strands(
+            np.concatenate([p.points for p in parts]),
+            np.concatenate([p.traits for p in parts]),
+            np.concatenate([p.normals for p in parts]),
+            np.concatenate([p.bound for p in parts]),
+            np.concatenate(pieces).astype(np.int32),
+        )
 
 
 def _step(x: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -236,7 +243,7 @@ def grow(
     thin: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
-    """Strands from roots [n, 3]: points [n, steps + 1, 3]. `thin` [n]: 1 at the hairline, where hair is short."""  # fmt: skip
+    """Strands from roots [n, 3]: points [n, steps + 1, 3]. `thin` [n]: 1 at the hairline, where hair is short."""
     device, count, steps = roots.device, len(roots), style.steps
 
     def normal(*size: int) -> Tensor:
@@ -268,14 +275,8 @@ def grow(
         pushed = obstacle.push(p, 0.012 + style.lift * level * min(1, 3 * (k + 1) / steps), cling, falls_before)
         way = way + (0.5 * _soft(p[:, 1], 7.15, 7.5) * steps / length)[:, None] * (pushed - p)
         if style.gravity > 2:
-            way = way * torch.stack(
-                (
-                    1 - 0.45 * _soft(7.4 - p[:, 1], 0, 0.4),
-                    torch.ones_like(p[:, 1]),
-                    1 - 0.45 * _soft(7.4 - p[:, 1], 0, 0.4),
-                ),
-                1,
-            )
+            hanging = 1 - 0.45 * _soft(7.4 - p[:, 1], 0, 0.4)
+            way = way * torch.stack((hanging, torch.ones_like(hanging), hanging), 1)
         way = F.normalize(way, dim=1)
         p = pushed
         points.append(p)
@@ -287,7 +288,14 @@ def grow(
     return strands
 
 
-def _locks(style, strands, roots, flyaway, uniform, generator) -> Tensor:  # type: ignore[no-untyped-def]
+def _locks(
+    style: Style,
+    strands: Tensor,
+    roots: Tensor,
+    flyaway: Tensor,
+    uniform: Callable[..., Tensor],
+    generator: torch.Generator,
+) -> Tensor:
     """Strands of a lock curl alike and come together towards their tips."""
     count, points = strands.shape[:2]
     leaders = torch.randperm(count, generator=generator, device=roots.device)[: max(60, count // LOCKS)]
@@ -307,12 +315,10 @@ def _locks(style, strands, roots, flyaway, uniform, generator) -> Tensor:  # typ
 def _clear_face(strands: Tensor, roots: Tensor) -> Tensor:
     """Push what falls before the face to its sides."""
     x, y, z = strands.unbind(-1)
-    knots_y, knots_x = (5.0, 6.2, 7.0, 7.75), (0.55, 0.62, 0.66, 0.45)
-    limit = torch.full_like(x, knots_x[0])
-    for (y0, y1), (x0, x1) in zip(
-        zip(knots_y, knots_y[1:], strict=False), zip(knots_x, knots_x[1:], strict=False), strict=True
-    ):
-        limit = torch.where(y > y0, x0 + (x1 - x0) * ((y - y0) / (y1 - y0)).clamp(0, 1), limit)
+    knots = ((5.0, 0.55), (6.2, 0.62), (7.0, 0.66), (7.75, 0.45))  # height, half width kept clear
+    limit = torch.full_like(x, knots[0][1])
+    for (low, narrow), (high, wide) in pairwise(knots):
+        limit = torch.where(y > low, narrow + (wide - narrow) * ((y - low) / (high - low)).clamp(0, 1), limit)
     side = torch.where(roots[:, :1] >= 0, 1.0, -1.0).expand_as(x)
     before = (y < 7.75) & (z > 0.5)
     x = torch.where(before & (x * side < 0), torch.zeros_like(x), x)
@@ -346,7 +352,7 @@ def _head_hair(
     name: str, density: np.ndarray, anatomy: Anatomy, roots: _Roots, random: np.random.Generator, device: torch.device
 ) -> Strands:
     style, base = STYLES[name], base_points()
-    style = Style(**{**style.__dict__, "length": style.length * random.uniform(0.8, 1.2)})
+    style = replace(style, length=style.length * random.uniform(0.8, 1.2))
     grown = density
     if name == "sides":
         grown = grown * (1 - _step(base[:, 1] + 0.25 * (base[:, 2] - 0.3), 7.72, 7.92))
@@ -396,16 +402,11 @@ def _pack(
     traits = np.stack((along, number, np.broadcast_to(light, full), np.full(full, kind)), -1)
     first = np.arange(count)[:, None] * points + np.arange(points - 1)
     bound = np.broadcast_to(bound if bound.ndim == 2 else bound[:, None], full)
-    columns = (
-        np.concatenate((strands, np.broadcast_to(weight, full)[..., None]), -1).reshape(-1, 4),
-        traits.reshape(-1, 4),
-        np.concatenate((np.broadcast_to(normals, (*full, 3)), np.broadcast_to(width, full)[..., None]), -1).reshape(
-            -1, 4
-        ),
-    )
-    return Strands(
-        *(c.astype(np.float32) for c in columns), bound.astype(np.int32).ravel(), first.ravel().astype(np.int32)
-    )
+    at = np.concatenate((strands, np.broadcast_to(weight, full)[..., None]), -1)
+    facing = np.concatenate((np.broadcast_to(normals, (*full, 3)), np.broadcast_to(width, full)[..., None]), -1)
+    points_, traits_, normals_ = (rows.astype(np.float32).reshape(-1, 4) for rows in (at, traits, facing))
+    pieces = first.ravel().astype(np.int32)
+    return Strands(points_, traits_, normals_, bound.astype(np.int32).ravel(), pieces)
 
 
 def _brows(person: Person, roots: _Roots, random: np.random.Generator) -> Strands:

@@ -1,8 +1,8 @@
 """Who a person is: the shape of the head, drawn so that its parts fit each other.
 
 Independent draws of a hundred shape targets give heads that are all a little odd and alike. Here a few hidden factors
-(how long, broad, heavy, sharp a face is) move many targets together, sexes differ as they do in people, and what is left
-is drawn for each target alone. Then the face is measured, and drawn again if people do not look like that.
+(how long, broad, heavy, sharp a face is) move many targets together, sexes differ as they do in people, and what is
+left is drawn for each target alone. Then the face is measured, and drawn again if people do not look like that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ FACTORS: dict[str, dict[str, float]] = {
         "forehead/forehead-scale-vert": 0.15, "head/head-scale-horiz": -0.15, "mouth/mouth-trans": -0.08,
     },
     "broad": {
-        "head/head-scale-horiz": 0.25, "cheek/cheek-bones": 0.20, "chin/chin-width": 0.22, "nose/nose-scale-horiz": 0.22,
+        "head/head-scale-horiz": 0.25, "cheek/cheek-bones": 0.20, "chin/chin-width": 0.22,
+        "nose/nose-scale-horiz": 0.22,
         "mouth/mouth-scale-horiz": 0.20, "eyes/eye-trans": 0.12, "forehead/forehead-temple": 0.15,
     },
     "heavy": {
@@ -52,7 +53,9 @@ FACTORS: dict[str, dict[str, float]] = {
         "eyes/eye-eyefold": 0.2, "eyebrows/eyebrows-trans": 0.2,
     },
     "slant": {"eyes/eye-corner1": 0.25, "eyes/eye-corner2": 0.25, "eyebrows/eyebrows-angle": 0.3},
-    "upturned": {"nose/nose-point": 0.35, "nose/nose-base": 0.25, "nose/nose-nostrils-angle": 0.3, "nose/nose-curve": -0.3},
+    "upturned": {
+        "nose/nose-point": 0.35, "nose/nose-base": 0.25, "nose/nose-nostrils-angle": 0.3, "nose/nose-curve": -0.3,
+    },
     "wide nose": {
         "nose/nose-nostrils-width": 0.30, "nose/nose-width3": 0.28, "nose/nose-flaring": 0.25,
         "nose/nose-point-width": 0.2, "nose/nose-width1": 0.15,

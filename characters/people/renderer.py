@@ -1,8 +1,8 @@
 """Draws people with OpenGL 4.3 through EGL: on a graphics card, or with Mesa on any CPU; no display is needed.
 
-Only which triangle or strand a sample shows is rasterised. Everything dear, moving vertices and shading, runs in compute
-shaders, because a data-centre card has few units for fragments and many for compute. A clip is drawn frame by frame
-without waiting, and read back at once.
+Only which triangle or strand a sample shows is rasterised. Everything dear, moving vertices and shading, runs in
+compute shaders, because a data-centre card has few units for fragments and many for compute. A clip is drawn frame by
+frame without waiting, and read back at once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def source(*names: str) -> str:
     """GLSL of the named files after the blocks that they share, with the storage buffers that they use."""
     text = "\n".join((SHADERS / name).read_text() for name in ("common.glsl", *names))
     buffers = "".join(
-        f"layout(std430, binding = {PLACES[name]}) buffer {name.title().replace('_', '')}Block {{ {kind} {name}[]; }};\n"
+        f"layout(std430, binding = {PLACES[name]}) buffer Block{PLACES[name]} {{ {kind} {name}[]; }};\n"
         for name, kind in BUFFERS.items()
         if re.search(rf"\b{name}\[", text)
     )
@@ -78,7 +78,7 @@ def source(*names: str) -> str:
 
 
 def perspective(camera: Camera, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """View-projection [4, 4], the eye's place [3], rows across, above and ahead [3, 3], half the frame over distance."""
+    """View-projection [4, 4], the eye's place [3], rows across, above, ahead [3, 3], half the frame over distance."""
     near, far = camera.distance - 5, camera.distance + 6
     half = camera.height / 2 / camera.distance
     projection = np.zeros((4, 4))
@@ -137,7 +137,8 @@ class Renderer:
         except ImportError:
             raise UserError("people are drawn with moderngl; install it with: pip install -e '.[train]'") from None
         try:
-            self.context = moderngl.create_context(standalone=True, backend="egl", require=430)
+            settings: dict[str, Any] = {"standalone": True, "backend": "egl", "require": 430}
+            self.context = moderngl.create_context(**settings)
         except Exception as error:  # the binding raises whatever the driver says
             raise UserError(
                 f"people are drawn with OpenGL 4.3 through EGL, which cannot be had here ({error}); "
@@ -233,7 +234,7 @@ class Renderer:
             context.buffer(np.ascontiguousarray(x).astype(np.int32)) for x in (corners, casting) if len(x)
         ]
         self.v_strand = context.vertex_array(
-            self.strand, [(b["ribbon"], "4f 1f 12x", "position", "share")], self.strand_indices[0]
+            self.strand, [(b["ribbon"], "4f 1f 12x", "position", "shown_here")], self.strand_indices[0]
         )
         if self.casts:
             self.v_casting = context.vertex_array(self.mesh, [(b["strand"], "4f", "position")], self.strand_indices[1])
@@ -394,7 +395,7 @@ class Renderer:
         self.v_strand.render(g.TRIANGLES)
 
     def centres(self) -> tuple[np.ndarray, np.ndarray]:
-        """Pixels (x, y) of the shut mouth's middle and midway between the eyes, of the frames last drawn: [n, 2] each."""
+        """Pixels (x, y) of the shut mouth's middle and midway between the eyes, of the frames last drawn: [n, 2]."""
         anatomy = self.figure.anatomy
         lips = load_template().masks[:, 0] > 0.5
         points = np.stack((anatomy.fine[lips].mean(0), (anatomy.eyes[0][0] + anatomy.eyes[1][0]) / 2))

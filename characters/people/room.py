@@ -46,7 +46,7 @@ def _furnish(image: np.ndarray, x: np.ndarray, y: np.ndarray, random: np.random.
         bars = 1 - 0.5 * (np.sin(u / wide * np.pi * random.integers(2, 14)) > 0.6) * (random.random() < 0.4)
         image[inside] = (colour * shine * (bars * (0.7 + 0.6 * (y - top) / tall))[..., None])[inside]
     if random.random() < 0.3:
-        leaves = _clouds(random, *x.shape, octaves=5) > random.uniform(-0.2, 0.6)
+        leaves = _clouds(random, x.shape[0], x.shape[1], 5) > random.uniform(-0.2, 0.6)
         green = linear(random.uniform(50, 110), random.uniform(75, 120), random.uniform(35, 80))
         image[leaves] = green * random.uniform(0.5, 1.5)
     for _ in range(random.integers(0, 10)):
@@ -74,5 +74,5 @@ def _clouds(random: np.random.Generator, h: int, w: int, octaves: int = 2) -> np
     for octave in range(octaves):
         cells = (3 * 2**octave, 2 * 2**octave)
         noise = torch.from_numpy(random.normal(size=(1, 1, *cells)).astype(np.float32))
-        out += F.interpolate(noise, (h, w), mode="bicubic") * 0.6**octave
+        out += F.interpolate(noise, (h, w), mode="bilinear") * 0.6**octave
     return out[0, 0].numpy()

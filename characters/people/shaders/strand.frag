@@ -1,6 +1,6 @@
-flat in float cover;
+flat in float shown;
 layout(location = 0) out uint id;
 void main() {
-    if (hash(vec3(gl_FragCoord.xy, float(gl_PrimitiveID % 8191))) > cover) discard;
+    if (shown < .5) discard;
     id = STRAND << 28 | uint(gl_PrimitiveID / 2);
 }

@@ -1,7 +1,7 @@
 in vec4 position;
-in float share;
-flat out float cover;
+in float shown_here;
+flat out float shown;
 void main() {
-    cover = share;
+    shown = shown_here;
     gl_Position = position;
 }
