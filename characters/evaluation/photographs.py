@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageFilter
 from torch import Tensor
 
 from characters.errors import UserError
 from characters.evaluation.bench import Bench
-from characters.evaluation.heldout import HeldoutClip, by_family
+from characters.evaluation.heldout import HeldoutClip, by_family, load_heldout
 from characters.evaluation.landmarks import Landmarks, shape
 from characters.evaluation.metrics import Agreement
-from characters.evaluation.report import Figure
+from characters.evaluation.report import Figure, write_json
 from characters.evaluation.subjects import Speech, heldout_motion, silence
 
 KINDS = (".png", ".jpg", ".jpeg", ".webp")
 SWAY = 0.4  # share of idle motion
-SILENT_CHUNKS = 12
+PHOTOGRAPH_CHUNKS, SILENT_CHUNKS = 16, 12
+FOLLOWS = 0.6  # correlation from which a mouth is seen to follow
 # Where `characters new` puts a face.
 EYES_AT, FACE_HEIGHT = (88.0, 118.0), 92.0
 UPRIGHT = 10.0  # degrees of roll that stay
@@ -70,8 +71,6 @@ def crop_face(image: np.ndarray, points: np.ndarray, width: int, height: int) ->
     origin = eyes.mean(0) + margin - turn @ (np.array(EYES_AT) * width / 176)
     source = Image.fromarray(padded)
     if scale < 1:  # an affine transform alone would skip pixels
-        from PIL import ImageFilter
-
         source = source.filter(ImageFilter.GaussianBlur(0.35 / scale))
     affine = (turn[0, 0], turn[0, 1], origin[0], turn[1, 0], turn[1, 1], origin[1])
     return np.asarray(source.transform((width, height), Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC))
@@ -106,9 +105,10 @@ def agreement(said: np.ndarray, read: np.ndarray) -> tuple[float, float]:
     return found.mean, found.within
 
 
-def speak(bench: Bench, photographs: list[Photograph], clips: list[HeldoutClip], chunks: int) -> list[Spoken]:
-    """Let every photograph say a clip, then be silent."""
-    landmarks = Landmarks()
+def speak(
+    bench: Bench, landmarks: Landmarks, photographs: list[Photograph], clips: list[HeldoutClip], chunks: int
+) -> list[Spoken]:
+    """Let every photograph say a clip, and listen to silence."""
     said = [clips[i % len(clips)] for i in range(len(photographs))]
     images = torch.from_numpy(np.stack([p.image for p in photographs])).permute(0, 3, 1, 2)
     portraits = bench.portraits(images.to(bench.device))
@@ -137,35 +137,49 @@ def _frames(bench: Bench, portraits: Tensor, mel: Tensor, chunks: int, label: st
     return bench.frames(latents, portraits, 0, chunks).permute(0, 1, 3, 4, 2).cpu().numpy()
 
 
-def measure(
-    bench: Bench, folder: Path, clips: list[HeldoutClip], chunks: int = 16
-) -> tuple[list[Figure], list[Spoken]]:
-    """Figures over all photographs of a folder, voices of the training families and one never trained on.
+def evaluate(
+    bench: Bench, folder: Path, out: Path, settings: dict[str, object], chunks: int = PHOTOGRAPH_CHUNKS
+) -> list[Figure]:
+    """Measure the photographs of a folder and write out/evaluation.json, with a table of every photograph.
+
+    Args:
+        chunks: length of what each says.
 
     Raises:
-        UserError: MediaPipe or the photographs are missing.
+        UserError: MediaPipe or photographs are missing.
+        OSError: the folder cannot be written to.
     """
     landmarks = Landmarks()
     photographs, without = load_photographs(folder, landmarks, bench.config.width, bench.config.height)
-    families = by_family(clips)
+    out.mkdir(parents=True, exist_ok=True)
+    families = by_family(load_heldout())
     known = [clip for pair in zip(families["hibari"], families["espeak"], strict=True) for clip in pair]
     unheard = [clip for pair in zip(families["flite-slt"], families["flite-rms"], strict=True) for clip in pair]
-    figures, everything = [], []
+    figures, table = [], {}
     for name, voices in (("trained families", known), ("flite", unheard)):
-        spoken = speak(bench, photographs, voices, chunks)
-        everything += spoken
-        group = f"photographs, {name}"
-        mean = lambda values: float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")  # noqa: E731
-        opening = np.array([s.opening for s in spoken])
-        figures += [
-            Figure(group, "open, correlation", mean(opening), at_least=0.8),
-            Figure(group, "open, within chunks", mean(np.array([s.within for s in spoken]))),
-            Figure(group, "photographs with r of 0.6 or more", float((opening >= 0.6).sum()), f"of {len(spoken)}"),
-            Figure(
-                group, "motion in silence, share of speech", mean(np.array([s.quiet for s in spoken])), at_most=0.15
-            ),
-            Figure(group, "change of the face's shape", mean(np.array([s.identity for s in spoken])), "eye distances"),
-            Figure(group, "frames with a face", mean(np.array([s.found for s in spoken]))),
-        ]
+        spoken = speak(bench, landmarks, photographs, voices, chunks)
+        figures += summarise(f"photographs, {name}", spoken)
+        # JSON has no NaN.
+        table[name] = [{k: None if v != v else v for k, v in asdict(row).items()} for row in spoken]
     figures.append(Figure("photographs", "without a face that was found", float(len(without))))
-    return figures, everything
+    settings = settings | {"photographs": len(photographs), "without a face": without, "chunks": chunks}
+    write_json(out / "evaluation.json", figures, settings, {"photographs": table})
+    return figures
+
+
+def summarise(group: str, spoken: list[Spoken]) -> list[Figure]:
+    """Figures over all photographs; what could not be measured of one is left out of a mean."""
+
+    def mean(name: str) -> float:
+        values = np.array([getattr(row, name) for row in spoken])
+        return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+    following = sum(row.opening >= FOLLOWS for row in spoken)
+    return [
+        Figure(group, "open, correlation", mean("opening"), at_least=0.8),
+        Figure(group, "open, within chunks", mean("within")),
+        Figure(group, f"photographs with r of {FOLLOWS} or more", float(following), f"of {len(spoken)}"),
+        Figure(group, "motion in silence, share of speech", mean("quiet"), at_most=0.15),
+        Figure(group, "change of the face's shape", mean("identity"), "eye distances"),
+        Figure(group, "frames with a face", mean("found")),
+    ]

@@ -313,12 +313,19 @@ def _vertex_masks(
     height, width = painted.shape[:2]
     uv = np.zeros((len(used), 2), np.float32)
     uv[np.searchsorted(used, faces)] = source.textures[corners]
-    # A vertex on a seam of the texture takes one side's place: seams run where no mask ends.
     at = fine.apply(uv)
     x = (at[:, 0] * width).astype(int).clip(2, width - 3)
     y = ((1 - at[:, 1]) * height).astype(int).clip(2, height - 3)
     around = [painted[y + j, x + i].astype(np.float32) for i in range(-2, 3) for j in range(-2, 3)]
-    return np.mean(around, 0).round().astype(np.uint8)
+    masks = np.mean(around, 0)
+    # On a seam of the texture a vertex may have read another place: no vertex has more than all of its neighbours.
+    for _ in range(2):
+        most = np.zeros_like(masks)
+        for side in range(4):
+            for other in (1, 3):
+                np.maximum.at(most, fine.quads[:, side], masks[fine.quads[:, (side + other) % 4]])
+        masks = np.minimum(masks, most)
+    return masks.round().astype(np.uint8)
 
 
 def _lash_columns(source: _Source, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
