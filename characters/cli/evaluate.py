@@ -27,6 +27,11 @@ from characters.errors import UserError
     type=click.Choice(["bf16", "fp32", "fp8", "fp8-dynamic"]),
     help="fp8: the DiT's products and cache, scales calibrated or by row.  [default: what the device is fast at]",
 )
+@click.option(
+    "--photographs",
+    type=click.Path(path_type=Path),
+    help="Folder of pictures of faces: measure these alone, with MediaPipe's landmarks.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("evaluation"), show_default=True, help="Folder.")
 @click.option("--quick", is_flag=True, help="Measure a few characters briefly: minutes on a CPU, rough figures.")
 def evaluate(
@@ -40,10 +45,13 @@ def evaluate(
     commit: str | None,
     context_noise: float | None,
     precision: str | None,
+    photographs: Path | None,
     out: Path,
     quick: bool,
 ) -> None:
     """Measure picture, lip-sync, silence, drift and speed of a model, on characters and speech that it never saw.
+
+    With --photographs: how well faces of real pictures speak, and keep still in silence.
 
     Prints a table with the goal beside each figure and writes evaluation.json, plots and contact sheets.
     """
@@ -53,6 +61,8 @@ def evaluate(
     from characters.evaluation.bench import QUICK, Amount, Bench
     from characters.evaluation.evaluate import evaluate as run
     from characters.evaluation.heldout import load_heldout
+    from characters.evaluation.photographs import PHOTOGRAPH_CHUNKS
+    from characters.evaluation.photographs import evaluate as run_photographs
     from characters.evaluation.pictures import require_matplotlib
     from characters.evaluation.precision import to_fp8
     from characters.evaluation.report import print_table
@@ -74,7 +84,10 @@ def evaluate(
         to_fp8(bench, "static" if precision == "fp8" else "dynamic", load_heldout())
     settings = {"model": model, "weights": str(weights or ""), "seed": seed, "quick": quick, "precision": precision}
     try:
-        figures = run(bench, amount, out, settings)
+        if photographs is not None:
+            figures = run_photographs(bench, photographs, out, settings, amount.clip_chunks or PHOTOGRAPH_CHUNKS)
+        else:
+            figures = run(bench, amount, out, settings)
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from error
     print_table(figures, f"model {model}, steps {', '.join(f'{s:g}' for s in sampler.steps)}, {sampler.commit}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from characters.model.autoencoder import Autoencoder
-from characters.model.checkpoint import save_weights
+from characters.model.checkpoint import load_weights, save_weights
 from characters.model.config import load_model_config
 from characters.training.clips import ClipPool
 from characters.training.loop import Training, Workers, split_optimisers
@@ -21,12 +21,18 @@ LATENT_NOISE = 0.2
 def train_autoencoder(recipe: Recipe, pool: ClipPool, workers: Workers, folder: Path) -> Autoencoder:
     """Train the autoencoder on pairs of neighbouring chunks and write autoencoder.safetensors.
 
+    A refinement (`recipe.refine`) starts from the folder's autoencoder.safetensors and keeps its latent statistics,
+    which the DiT knows.
+
     Returns:
         The averaged model in eval mode, float32, with latent statistics set.
     """
     device = workers.device
     torch.manual_seed(recipe.seed)
     model = Autoencoder(load_model_config(recipe.model)).to(device).to(memory_format=torch.channels_last)
+    refining = recipe.refine > 0
+    if refining:
+        load_weights(model, folder / "autoencoder.safetensors")
     torch.manual_seed(recipe.seed + 1000 * (workers.rank + 1))
     stage = recipe.autoencoder
     optimisers = split_optimisers(model, stage, device, lambda name, p: p.ndim == 4)
@@ -48,12 +54,15 @@ def train_autoencoder(recipe: Recipe, pool: ClipPool, workers: Workers, folder: 
             noisy = latents + noise * torch.randn_like(latents)
             still, one, two = noisy.chunk(3)
             decoded = decoder(torch.cat((one, two)), torch.cat((still, one)))
-        loss, figures = reconstruction_loss(decoded.float(), torch.cat((first, second)), weights, sharp=progress > 0.3)
+        loss, figures = reconstruction_loss(
+            decoded.float(), torch.cat((first, second)), weights, sharp=refining or progress > 0.3
+        )
         loss = loss + 1e-3 * latents.float().square().mean()
         training.update(loss, clip=0.5, **figures)
     training.average.copy_to(model)
     model.eval()
-    _set_statistics(model, pool, workers)
+    if not refining:
+        _set_statistics(model, pool, workers)
     if workers.rank == 0:
         save_weights(model, folder / "autoencoder.safetensors")
     return model

@@ -31,6 +31,7 @@ from characters.training.recipe import Recipe
 
 # Frames drawn at once: they fill a GPU, and leave its memory to the pool.
 RENDER_BATCH = 256
+PEOPLE_SEEDS = 100_000  # seeds of people that a seed of a pool owns
 
 
 @dataclass
@@ -84,12 +85,12 @@ class Corpus:
 
 @dataclass
 class ClipPool:
-    """Rendered clips, each of another identity.
+    """Rendered clips of drawn characters, then of people; no two are alike.
 
     Attributes:
         corpus: where the clips' speech comes from.
         first_chunk: int64 [clips], start of each clip in the corpus.
-        identities: of the clips.
+        identities: of the drawn clips.
         frames: uint8 [clips, 4 * chunks, 3, H, W].
         portraits: uint8 [clips, 3, H, W], each clip's character at rest.
         motion: float32 [clips, 4 * chunks, 12]; mouth: float32 [clips, 4 * chunks, 5].
@@ -111,15 +112,20 @@ class ClipPool:
         return len(self.frames)
 
     @property
+    def drawn(self) -> int:
+        """How many of the clips are drawn; they come first."""
+        return len(self.identities["kind"])
+
+    @property
     def chunks(self) -> int:
         return self.frames.shape[1] // FRAMES_PER_CHUNK
 
     @staticmethod
     def render(recipe: Recipe, corpus: Corpus, workers: Workers) -> ClipPool:
-        """Draw `recipe.clips` clips; the same seed and rank give the same clips.
+        """Draw `recipe.clips` clips, a share of them of people; the same seed and rank give the same clips.
 
         Raises:
-            UserError: the corpus is shorter than a clip.
+            UserError: the corpus is shorter than a clip, or people are wanted and cannot be drawn here.
         """
         device, clips, chunks = workers.device, recipe.clips, recipe.chunks
         seed = recipe.seed * 1_000_003 + workers.rank
@@ -128,7 +134,9 @@ class ClipPool:
         if latest <= 2:
             raise UserError(f"the speech corpus has {corpus.chunks} chunks; clips of {chunks} need a longer one")
         first_chunk = torch.randint(2, latest, (clips,), generator=generator).to(device)
-        identities = sample_identities(clips, seed=seed, device=device)
+        people = round(recipe.people * clips)
+        drawn = clips - people
+        identities = sample_identities(drawn, seed=seed, device=device)
         if recipe.scatter:
             motion = scattered_motion(clips, chunks, generator).to(device)
         else:
@@ -147,7 +155,9 @@ class ClipPool:
             torch.empty(clips, count, 2, device=device),
             torch.empty(clips, count, 2, device=device),
         )
-        bar = tqdm(total=clips, desc="rendering", disable=workers.rank > 0, mininterval=5)
+        if people:
+            pool.render_people(slice(drawn, clips), seed, recipe.looks, show=workers.rank == 0)
+        bar = tqdm(total=drawn, desc="rendering", disable=workers.rank > 0, mininterval=5)
 
         def draw(rows: slice) -> None:
             some = select(identities, torch.arange(rows.start, rows.stop, device=device))
@@ -158,7 +168,7 @@ class ClipPool:
             pool.eye_xy[rows] = eye_centre(each, flat).unflatten(0, (-1, count))
             bar.update(rows.stop - rows.start)
 
-        in_batches(clips, max(1, RENDER_BATCH // count), draw)
+        in_batches(drawn, max(1, RENDER_BATCH // count), draw)
         bar.close()
 
         # Portraits are nearly neutral; a few speak, so that the model takes pictures with an open mouth too.
@@ -171,8 +181,26 @@ class ClipPool:
             some = select(identities, torch.arange(rows.start, rows.stop, device=device))
             pool.portraits[rows] = to_bytes(render(some, rest[rows], still[rows]))
 
-        in_batches(clips, RENDER_BATCH, draw_portrait)
+        in_batches(drawn, RENDER_BATCH, draw_portrait)
         return pool
+
+    def render_people(self, rows: slice, seed: int, looks: int, *, show: bool) -> None:
+        """Fill rows with clips of people, whose motion and speech are there. OpenGL is done before training begins,
+        because both at once starve each other."""
+        from characters.people.clips import film_people, spare_processors
+        from characters.people.renderer import Renderer
+
+        renderer = Renderer(WIDTH, HEIGHT)
+        motion, mouth = self.motion[rows].cpu(), self.mouth[rows].cpu()
+        filmed = film_people(renderer, seed * PEOPLE_SEEDS, motion, mouth, looks, spare_processors())
+        bar = tqdm(filmed, total=len(motion), desc="people", disable=not show, mininterval=5)
+        for row, clip in enumerate(bar, rows.start):
+            self.frames[row] = torch.from_numpy(clip.frames.copy()).to(self.frames.device).permute(0, 3, 1, 2)
+            self.portraits[row] = torch.from_numpy(clip.portrait.copy()).to(self.frames.device).permute(2, 0, 1)
+            self.motion[row] = clip.motion.to(self.frames.device)
+            self.mouth_xy[row] = torch.from_numpy(clip.mouth_xy).to(self.frames.device)
+            self.eye_xy[row] = torch.from_numpy(clip.eye_xy).to(self.frames.device)
+        renderer.release()
 
     def chunk_frames(self, clip: Tensor, chunk: Tensor) -> Tensor:
         """clip, chunk int64 [batch] -> float32 [batch, 4, 3, H, W] in [0, 1]."""

@@ -106,7 +106,8 @@ def train_dit(recipe: Recipe, pool: ClipPool, autoencoder: Autoencoder, workers:
         clip = torch.randint(pool.clips, (batch,), device=device)
         if refining:
             practised = _with_probability(PRACTISED, batch, device)
-            clip = torch.where(practised, torch.multinomial(badness.square(), batch, replacement=True), clip)
+            odds = _even_odds(badness, pool.drawn).square()
+            clip = torch.where(practised, torch.multinomial(odds, batch, replacement=True), clip)
         truth = data.latents[clip].float()
         still = _with_probability(0.2, batch, device)
         reference = torch.where(still[:, None, None, None], truth[:, 0], data.portraits[clip].float())
@@ -182,6 +183,12 @@ def _mouth_error(mouth: Tensor, truth: Tensor) -> Tensor:
 
 def _with_probability(p: float, count: int, device: torch.device) -> Tensor:
     return torch.rand(count, device=device) < p
+
+
+def _even_odds(badness: Tensor, drawn: int) -> Tensor:
+    """Badness relative to the mean of a clip's own world: people are harder, and would crowd out the drawn ones."""
+    worlds = [world / world.mean() for world in (badness[:drawn], badness[drawn:]) if len(world)]
+    return torch.cat(worlds)
 
 
 def _mean_where(values: Tensor, mask: Tensor) -> Tensor:

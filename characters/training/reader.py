@@ -94,7 +94,8 @@ def _sample(pool: ClipPool, autoencoder: Autoencoder, batch: int) -> tuple[Tenso
     """clip [batch], frame [batch], images float32 [batch, 3, H, W]; decoded frames first."""
     device = pool.frames.device
     chunks = max(1, round(batch * DECODED_SHARE / FRAMES_PER_CHUNK))
-    clip = torch.randint(pool.clips, (chunks,), device=device)
+    # Identity, which the reader learns too, is known of drawn characters only.
+    clip = torch.randint(pool.drawn, (chunks,), device=device)
     chunk = torch.randint(1, pool.chunks, (chunks,), device=device)
     pair = torch.cat((pool.chunk_frames(clip, chunk), pool.chunk_frames(clip, chunk - 1)))
     with torch.autocast(device.type, torch.bfloat16):
@@ -106,7 +107,7 @@ def _sample(pool: ClipPool, autoencoder: Autoencoder, batch: int) -> tuple[Tenso
     clip = clip[:, None].expand_as(frame)
 
     rendered = max(0, batch - decoded.shape[0] * FRAMES_PER_CHUNK)
-    other_clip = torch.randint(pool.clips, (rendered,), device=device)
+    other_clip = torch.randint(pool.drawn, (rendered,), device=device)
     other_frame = torch.randint(pool.chunks * FRAMES_PER_CHUNK, (rendered,), device=device)
     images = torch.cat((decoded.flatten(0, 1), pool.frames[other_clip, other_frame].float() / 255))
     return torch.cat((clip.flatten(), other_clip)), torch.cat((frame.flatten(), other_frame)), images

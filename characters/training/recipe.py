@@ -40,8 +40,10 @@ class Recipe:
         scatter: draw controls at random over their whole range instead of idle motion. A reader needs this, because
             idle motion rarely blinks and never reaches extremes.
         calm: smallest share of the range of head movement; each clip takes a share between this and 1.
-        refine: weight of the worst tiles in the loss. If it is positive, the DiT continues from the folder's
-            dit.safetensors, keeps its audio encoder, and trains most on what it draws worst.
+        people: share of the clips that show rendered people (characters/people/) rather than drawn characters.
+        looks: clips of each person, in other light, clothes and rooms.
+        refine: weight of the worst tiles in the loss. If it is positive, autoencoder and DiT continue from the weights
+            in the folder; the DiT keeps its audio encoder, and trains most on what it draws worst.
         compile: whether torch.compile compiles the networks.
         log_every: steps between log lines.
         autoencoder: the first stage.
@@ -55,6 +57,8 @@ class Recipe:
     chunks: int = 24
     scatter: bool = False
     calm: float = 1.0
+    people: float = 0.0
+    looks: int = 2
     refine: float = 0.0
     compile: bool = True
     log_every: int = 100

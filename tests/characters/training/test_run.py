@@ -14,6 +14,7 @@ from characters.model.checkpoint import load_weights, save_weights
 from characters.model.config import load_model_config
 from characters.model.dit import DiT
 from characters.training.clips import Corpus
+from characters.training.dit import _even_odds
 from characters.training.loop import Training, Workers
 from characters.training.muon import Muon, orthogonalise
 from characters.training.recipe import Stage, load_recipe
@@ -92,6 +93,28 @@ def test_refining_goes_on_from_the_weights_and_leaves_the_audio_encoder(folder, 
     assert "worst" in json.loads((tmp_path / "dit.log.json").read_text())[0]
 
 
+@pytest.mark.system
+def test_people_are_learnt_beside_drawn_characters(folder, tmp_path):
+    train(recipe(folder, 1), folder / "speech.npz", tmp_path, device="cpu")
+    config = load_model_config(str(folder / "model.yaml"))
+    before, after = Autoencoder(config), Autoencoder(config)
+    load_weights(before, tmp_path / "autoencoder.safetensors")
+    for state in tmp_path.glob("*.state.pt"):
+        state.unlink()
+    both = replace(recipe(folder, 2), refine=1.0, people=0.5, looks=1, chunks=2)
+    train(both, folder / "speech.npz", tmp_path, stages=("autoencoder", "dit"), device="cpu")
+    load_weights(after, tmp_path / "autoencoder.safetensors")
+    assert torch.equal(before.mean, after.mean)  # the DiT knows the latents by these
+    assert any(not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
+    assert json.loads((tmp_path / "dit.log.json").read_text())[-1]["step"] == 2
+
+
+def test_badness_is_weighed_within_each_world():
+    odds = _even_odds(torch.tensor([0.1, 0.3, 2.0, 6.0]), 2)
+    assert torch.allclose(odds, torch.tensor([0.5, 1.5, 0.5, 1.5]))
+    assert torch.allclose(_even_odds(torch.tensor([1.0, 3.0]), 2), torch.tensor([0.5, 1.5]))
+
+
 def test_what_is_missing_is_named(folder, tmp_path):
     with pytest.raises(UserError, match="no speech corpus"):
         train(recipe(folder, 1), tmp_path / "none.npz", tmp_path, device="cpu")
@@ -133,7 +156,7 @@ def test_what_is_no_corpus_is_refused(folder, tmp_path):
         train(recipe(folder, 1), path, tmp_path, device="cpu")
 
 
-@pytest.mark.parametrize("name", ["small", "refine", "refine-more", "reader", "smoke"])
+@pytest.mark.parametrize("name", ["small", "refine", "refine-more", "reader", "smoke", "people"])
 def test_shipped_recipes_load(name):
     assert load_recipe(name).model == "small"
 
