@@ -32,6 +32,7 @@ from characters.model.plan import check_plan as check_model_plan
 
 HEARD = TensorSpec(MelHearing.shape, "float32")
 PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
+_LEAST_CPUS = 0.001  # a bundle without any resource is none
 
 
 @dataclass
@@ -71,6 +72,10 @@ class Profile:
             more than the stages that follow one another.
         exact_timings: whether each stage waits for the GPU at its end, so that its stamps are exact.
         random_weights: whether a model without trained weights may be served. Its pictures are noise.
+        standby: processes that wait with everything loaded, to take the place of one that dies or hangs: "none", "room"
+            (for the room's, on a CPU), or "all". On CPUs one process stands by for all, about 1 GB; on GPUs another one
+            for the model's, with as much of a GPU as they have each, and memory for all of their weights (see
+            `characters plan`).
         voice: how the character hears, thinks and speaks.
         scaling: how many sessions run at a time.
     """
@@ -87,6 +92,7 @@ class Profile:
     flight: int = 0
     exact_timings: bool = True
     random_weights: bool = False
+    standby: str = "none"
     voice: VoiceConfig = field(default_factory=VoiceConfig)
     scaling: Scaling = field(default_factory=Scaling)
 
@@ -97,6 +103,8 @@ class Profile:
             raise ValueError(f"dtype must be bfloat16 or float32, not {self.dtype!r}")
         if self.precision not in BYTES:
             raise ValueError(f"precision must be bf16 or fp8, not {self.precision!r}")
+        if self.standby not in ("none", "room", "all"):
+            raise ValueError(f"standby must be none, room or all, not {self.standby!r}")
         if not (0 < self.gpus < 1 or self.gpus == 1):
             raise ValueError("gpus must be 1 or a share of one GPU between 0 and 1")
         if min(self.cpus, self.flight, self.context) < 0 or self.threads < 1:
@@ -141,6 +149,21 @@ class StageSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Standby:
+    """A process that waits to take a stage's place.
+
+    Attributes:
+        name: unique among stages and standbys.
+        stages: names of those that it can become.
+        bundle: resources. It has GPUs exactly if those stages have: the two then change places.
+    """
+
+    name: str
+    stages: tuple[str, ...]
+    bundle: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Edge:
     """Which role sends what to which.
 
@@ -171,17 +194,19 @@ class Topology:
         model: checked config of the profile's model.
         stages: processes, the room's first.
         edges: of all roles, in an order in which the stages can open them one after another without a deadlock.
+        standbys: see `Profile.standby`.
     """
 
     profile: Profile
     model: ModelConfig
     stages: tuple[StageSpec, ...]
     edges: tuple[Edge, ...]
+    standbys: tuple[Standby, ...] = ()
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """Resources of the stages, for a placement group."""
-        return [dict(stage.bundle) for stage in self.stages]
+        """Resources of the stages, then of the standbys, for a placement group."""
+        return [*(dict(stage.bundle) for stage in self.stages), *(dict(standby.bundle) for standby in self.standbys)]
 
     @property
     def spans(self) -> list[str]:
@@ -238,7 +263,7 @@ def plan_topology(profile: Profile) -> Topology:
     ]
     aligner, publisher = Role("aligner", "aligner", 0), Role("publisher", "publisher", 2 + plan.pipeline)
 
-    cpu = {"CPU": profile.cpus} if profile.cpus else {"CPU": 0.001}
+    cpu = {"CPU": profile.cpus} if profile.cpus else {"CPU": _LEAST_CPUS}
     model_bundle = {**cpu, "GPU": profile.gpus} if profile.device == "cuda" else cpu
     stages = [StageSpec("room", (aligner, publisher), cpu, "cpu")]
     for role in parts:
@@ -269,7 +294,19 @@ def plan_topology(profile: Profile) -> Topology:
     frames = TensorSpec((FRAMES_PER_CHUNK, model.height * 3 // 2, model.width), "uint8")
     join(decoders[0], publisher, "frames", frames)
     join(aligner, publisher, "pcm", PCM, profile.flight or chunks_in_flight(plan))
-    return Topology(profile, model, tuple(stages), tuple(edges))
+    return Topology(profile, model, tuple(stages), tuple(edges), _standbys(profile, stages))
+
+
+def _standbys(profile: Profile, stages: list[StageSpec]) -> tuple[Standby, ...]:
+    if profile.standby == "none":
+        return ()
+    names, idle = tuple(stage.name for stage in stages), {"CPU": _LEAST_CPUS}  # it only waits
+    if profile.standby == "all" and profile.device == "cpu":
+        return (Standby("standby", names, idle),)
+    room = Standby("standby.room", names[:1], idle)
+    if profile.standby == "room":
+        return (room,)
+    return (room, Standby("standby.model", names[1:], {**idle, "GPU": profile.gpus}))
 
 
 def check_weights(topology: Topology) -> None:

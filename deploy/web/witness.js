@@ -1,37 +1,53 @@
-// Tells the server when its frames were seen: each carries its number, which a worker of the client reads.
+// Tells the server when its frames were seen: each carries its number, which a worker of the client reads. Tells the page
+// when none comes any more.
 
 export const RENDERED = "characters.rendered";
 const FRAMES_PER_CHUNK = 4;
 const REPORT_MS = 1000;
 const LONGEST = 100; // frames of a report
+const STILL_MS = 1200; // without a frame: the picture stands
+const LOOK_MS = 200;
+
+let hiddenUntil = 0;
+document.addEventListener("visibilitychange", () => { hiddenUntil = performance.now(); });
 
 export class Witness {
-  #video; #send;
+  #video; #send; #stands;
   #track = null;
   #newest = null; // {frame, at}: the first frame seen of the newest chunk
   #seen = []; // the same of chunks that are over
   #timer = null;
+  #shown = 0; // when the newest frame was seen
+  #still = false;
+  #looking = null;
 
   /**
    * @param {HTMLVideoElement} video that the track is attached to
    * @param {(report: Array<[number, number]>) => void} send takes [number of the frame, ms since it was seen] of each
+   * @param {(still: boolean) => void} stands the picture stands still, or moves again
    */
-  constructor(video, send) {
+  constructor(video, send, stands) {
     this.#video = video;
     this.#send = send;
+    this.#stands = stands;
   }
 
   watch(track) {
     this.leave();
     // A browser without these calls shows the character all the same.
-    if (!this.#video.requestVideoFrameCallback || !track.lookupFrameMetadata) return;
+    if (!this.#video.requestVideoFrameCallback) return;
     this.#track = track;
     this.#next(track);
+    this.#looking = setInterval(() => this.#look(), LOOK_MS);
+    if (!track.lookupFrameMetadata) return;
     this.#timer = setInterval(() => this.#report(), REPORT_MS);
   }
 
   leave() {
     clearInterval(this.#timer);
+    clearInterval(this.#looking);
+    this.#shown = 0;
+    this.#stand(false);
     this.#track = this.#newest = null;
     this.#seen = [];
   }
@@ -39,7 +55,9 @@ export class Witness {
   #next(track) {
     this.#video.requestVideoFrameCallback((_, { rtpTimestamp, expectedDisplayTime }) => {
       if (track !== this.#track) return;
-      const frame = rtpTimestamp === undefined ? undefined : track.lookupFrameMetadata({ rtpTimestamp })?.frameId;
+      this.#shown = performance.now();
+      this.#stand(false);
+      const frame = rtpTimestamp === undefined ? undefined : track.lookupFrameMetadata?.({ rtpTimestamp })?.frameId;
       const chunk = (number) => Math.floor(number / FRAMES_PER_CHUNK);
       if (frame !== undefined && (!this.#newest || chunk(frame) > chunk(this.#newest.frame))) {
         if (this.#newest) this.#seen.push(this.#newest);
@@ -47,6 +65,18 @@ export class Witness {
       }
       this.#next(track);
     });
+  }
+
+  /** A hidden page is shown no frames, and its clock is slow: it says nothing of the picture. */
+  #look() {
+    const since = Math.max(this.#shown, hiddenUntil);
+    if (this.#shown && !document.hidden && performance.now() - since > STILL_MS) this.#stand(true);
+  }
+
+  #stand(still) {
+    if (still === this.#still) return;
+    this.#still = still;
+    this.#stands(still);
   }
 
   async #report() {

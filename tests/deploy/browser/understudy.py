@@ -48,6 +48,9 @@ class Understudies:
     async def trace(self, room: str) -> dict[str, Any]:
         return {"traceEvents": []}
 
+    async def stay(self) -> bool:
+        return False
+
 
 class Understudy:
     def __init__(self, session: SessionSpec) -> None:
