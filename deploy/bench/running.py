@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,14 +86,15 @@ def running(profile: str, pipelines: int, say: Callable[[str], object]) -> Itera
     """
     port, key, secret = free_ports(18400, 1), "bench", secrets.token_hex(20)
     mark = f"CHARACTERS_BENCH={secrets.token_hex(6)}"
+    # Ray's sockets lie deep below this folder, and their whole names may have 107 bytes.
+    own = Path(tempfile.gettempdir()) / f"b{secrets.token_hex(3)}"
+    own.mkdir(mode=0o700)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         if profile == "stub":
             (folder / "tiny.yaml").write_text(TINY)
             (folder / "stub.yaml").write_text(_STUB.format(model=folder / "tiny.yaml"))
             profile = str(folder / "stub.yaml")
-        own = folder / "tmp"
-        own.mkdir()
         environment = os.environ | {
             "TMPDIR": str(own),
             "LIVEKIT_API_KEY": key,
@@ -115,6 +117,7 @@ def running(profile: str, pipelines: int, say: Callable[[str], object]) -> Itera
                     process.wait(_STOP_SECONDS)
                 except subprocess.TimeoutExpired:
                     process.kill()
+                shutil.rmtree(own, ignore_errors=True)
 
 
 def _address(process: subprocess.Popen[str], say: Callable[[str], object]) -> str:

@@ -184,7 +184,10 @@ def test_another_version_under_live_sessions_cuts_none(hosts: Hosts) -> None:
     from deploy import app
 
     first = hosts.talk()
-    serve.run(app.build(hosts.settings | {"seed": 1}), external_scaler_enabled=True)
+    newer = app.build(hosts.settings | {"seed": 1})
+    # It waits until the last replica of the version before has gone.
+    upgrade = threading.Thread(target=lambda: serve.run(newer, external_scaler_enabled=True))
+    upgrade.start()
     wait_for(lambda: hosts.replicas() == {"RUNNING": 1, "STOPPING": 1}, "no other version", SLOW)
     began = time.monotonic()
     while time.monotonic() - began < 8:
@@ -198,6 +201,8 @@ def test_another_version_under_live_sessions_cuts_none(hosts: Hosts) -> None:
     assert hosts.state(first) == "COMPLETED"
     hosts.hang_up(second)
     wait_for(lambda: hosts.health()["running"] == 0, "it does not end")
+    upgrade.join(SLOW)
+    assert not upgrade.is_alive()
 
 
 def test_sessions_fill_the_islands_and_move_from_a_host_that_is_gone(hosts: Hosts) -> None:
