@@ -73,9 +73,9 @@ class Profile:
         exact_timings: whether each stage waits for the GPU at its end, so that its stamps are exact.
         random_weights: whether a model without trained weights may be served. Its pictures are noise.
         standby: processes that wait with everything loaded, to take the place of one that dies or hangs: "none", "room"
-            (for the room's, on a CPU), or "all". On CPUs one process stands by for all, about 1 GB; on GPUs another one
-            for the model's, with as much of a GPU as they have each, and memory for all of their weights (see
-            `characters plan`).
+            (for the room's, on a CPU, 0.5 GB), or "all". On CPUs one process stands by for all, 0.6 GB with the small
+            model; on GPUs another one for the model's, with as much of a GPU as each of them has, and memory for all
+            that they load (`characters plan` says how much).
         voice: how the character hears, thinks and speaks.
         scaling: how many sessions run at a time.
     """

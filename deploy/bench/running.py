@@ -138,4 +138,5 @@ def _address(process: subprocess.Popen[str], say: Callable[[str], object]) -> st
 def _hand_on(process: subprocess.Popen[str], say: Callable[[str], object]) -> None:
     assert process.stdout is not None
     for line in process.stdout:
-        say(line.rstrip())
+        if "(raylet)" not in line:  # Ray tells at length of every process that was killed
+            say(line.rstrip())
