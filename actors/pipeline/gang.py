@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
@@ -38,7 +39,7 @@ _STEP_TIMEOUT = 30.0
 # The parts of a large model meet, fill their caches and capture their graphs.
 _CONNECT_TIMEOUT = 180.0
 _ABORT_TIMEOUT = 5.0
-# A process that opens a library or a model lets nobody run in it meanwhile, its heart included.
+# What is done once, such as opening a library, can keep everything else in a process from running, its heart included.
 _PATIENT_SILENCE = 8.0
 _REFILL_SECONDS = 30.0  # between two attempts to load a standby
 
@@ -124,7 +125,7 @@ class Gang:
                 raise UserError(f"no host has room for {self.topology.bundles} within {timeout:.0f} s")
             self._refill()
             self._load_stages([stage.name for stage in self.topology.stages], from_standby=False)
-            self._wait(list(self._loading.values()), _LOAD_TIMEOUT)
+            self._wait(list(self._loading.values()), _LOAD_TIMEOUT, patience=math.inf)
 
     def check(self, timeout: float = 5.0) -> None:
         """Ask every process for a sign of life.
@@ -290,7 +291,7 @@ class Gang:
             if stage.name in names and not (from_standby and self._take_standby(stage.name)):
                 self._stages[stage.name] = self._spawn(stage.name, (stage.name,))
                 started.append(stage.name)
-        self._wait([self._stages[name].load.remote() for name in started], _LOAD_TIMEOUT)
+        self._wait([self._stages[name].load.remote() for name in started], _LOAD_TIMEOUT, patience=math.inf)
         self._wait([self._stages[name].become.remote(name) for name in started], _STEP_TIMEOUT)
 
     def _spawn(self, process: str, stages: tuple[str, ...]) -> ActorHandle:
@@ -318,7 +319,7 @@ class Gang:
             try:
                 if self._heartbeats.silent(self._names[standby.name]) > self._silence:
                     raise GetTimeoutError(f"{standby.name} is silent")
-                self._wait([self._loading[standby.name]], _LOAD_TIMEOUT)
+                self._wait([self._loading[standby.name]], _LOAD_TIMEOUT, patience=math.inf)
                 self._wait([actor.become.remote(stage)], _ABORT_TIMEOUT)
             except RayError as error:
                 log.warning("%s cannot become %s: %s", standby.name, stage, _reason(error))
@@ -385,7 +386,7 @@ class Gang:
         peers = {name: [peer for other, peer in stages.items() if other != name] for name in stages}
         self._wait([stage.introduce.remote(peers[name]) for name, stage in stages.items()], _STEP_TIMEOUT)
         opened = [stage.open.remote(self._directory, self._epoch, self._cancelled) for stage in stages.values()]
-        self._wait(opened, _CONNECT_TIMEOUT)
+        self._wait(opened, _CONNECT_TIMEOUT, patience=math.inf)
         self._runs = {stage.run.remote(): name for name, stage in stages.items()}
         self._moved, self._moved_at = 0, time.monotonic() + 3 * self._stall_timeout
         self._heartbeats.restart()
@@ -405,8 +406,9 @@ class Gang:
     def _look_after(self) -> None:
         """Kill stages that are silent or do not answer, fetch snapshots, check that chunks move, keep standbys."""
         self._heartbeats.look()
+        limit = self._silence if self._moved else _PATIENT_SILENCE  # the first chunk may take what is done once
         for name in list(self._stages):
-            if (seconds := self._heartbeats.silent(self._names[name])) > self._silence:
+            if (seconds := self._heartbeats.silent(self._names[name])) > limit:
                 log.warning("stage %s has been silent for %.1f s: killing it", name, seconds)
                 self._kill(name)
                 return
@@ -438,8 +440,9 @@ class Gang:
             return
         for name in list(self._standbys):
             try:
-                if ray.wait([self._loading[name]], timeout=0)[0]:
-                    ray.get(self._loading[name])
+                if not ray.wait([self._loading[name]], timeout=0)[0]:
+                    continue
+                ray.get(self._loading[name])
                 if self._heartbeats.silent(self._names[name]) > self._health_timeout:
                     raise GetTimeoutError(f"{name} is silent")
             except RayError as error:
@@ -515,20 +518,39 @@ class Gang:
                 self._kill(name)
         return dead, why
 
-    def _wait(self, answers: list[Any], timeout: float, stopping: threading.Event | None = None) -> None:
+    def _wait(
+        self,
+        answers: list[Any],
+        timeout: float,
+        stopping: threading.Event | None = None,
+        patience: float = _PATIENT_SILENCE,
+    ) -> None:
         """Wait for all answers, or until the gang is to stop, or `stopping` is set. See `_read` for what it raises."""
-        _read(answers, self._await_all(answers, timeout, stopping or self._stopping), timeout)
+        _read(answers, self._await_all(answers, timeout, stopping or self._stopping, patience), timeout)
 
-    def _await_all(self, answers: list[Any], timeout: float, stopping: threading.Event | None = None) -> list[Any]:
-        """Wait for all answers; a process that is silent for long meanwhile is killed. Returns those that are late."""
+    def _await_all(
+        self,
+        answers: list[Any],
+        timeout: float,
+        stopping: threading.Event | None = None,
+        patience: float = _PATIENT_SILENCE,
+    ) -> list[Any]:
+        """Wait for all answers. Returns those that are late.
+
+        Args:
+            answers: futures.
+            timeout: seconds.
+            stopping: ends the wait when it is set.
+            patience: seconds without a heartbeat after which a process is killed meanwhile.
+        """
         give_up, late = time.monotonic() + timeout, answers
         self._heartbeats.restart()
         while late and (left := give_up - time.monotonic()) > 0 and not (stopping and stopping.is_set()):
             _, late = ray.wait(answers, num_returns=len(answers), timeout=min(left, BEAT_SECONDS))
             self._heartbeats.look()
-            for name in [*self._stages, *self._standbys]:
-                if self._heartbeats.silent(self._names[name]) > _PATIENT_SILENCE:
-                    log.warning("%s is silent: killing it", name)
+            for name in self._stages:
+                if self._heartbeats.silent(self._names[name]) > patience:
+                    log.warning("stage %s is silent: killing it", name)
                     self._kill(name)
         return late
 

@@ -75,8 +75,7 @@ def kind_of(command: str) -> str:
     """A short name of what runs: "ray::Stage", "gcs_server", "characters up"."""
     words = command.split(" ")
     if words[0].startswith("ray::"):
-        parts = words[0].split(".")[0].split(":")
-        return ":".join(parts[:3] if len(parts) < 5 else [*parts[:2], "", parts[-1]])
+        return words[0].split(".")[0]  # without the method that it is in
     if " up " in f"{command} " and "-m" in words:
         return "characters up"
     name = words[0].rsplit("/", 1)[-1]

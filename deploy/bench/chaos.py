@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,11 +160,11 @@ class Chaos:
     Args:
         app: what it is done to.
         seed: of chance.
-        hit: ends or stops a process: its id and a signal.
+        victims: kinds of processes to end, and how often in proportion.
     """
 
-    def __init__(self, app: Running, seed: int, hit: Callable[[int, int], None] = os.kill) -> None:
-        self._app, self._chance, self._hit = app, random.Random(seed), hit
+    def __init__(self, app: Running, seed: int, victims: Mapping[str, int] = VICTIMS) -> None:
+        self._app, self._chance, self._victims = app, random.Random(seed), victims
         self._server = Server(app.address)
         self._media = ""
 
@@ -207,13 +207,13 @@ class Chaos:
 
     async def _strike(self, people: list[Talker]) -> Blow:
         census = await asyncio.to_thread(self._app.census)
-        kinds = [kind for kind in VICTIMS if census.processes.get(kind)]
-        kind = self._chance.choices(kinds, [VICTIMS[kind] for kind in kinds])[0]
+        kinds = [kind for kind in self._victims if census.processes.get(kind)]
+        kind = self._chance.choices(kinds, [self._victims[kind] for kind in kinds])[0]
         victim = self._chance.choice(census.processes[kind])
         blow = Blow(kind, kind == "ray::Stage" and self._chance.random() < _HANGS)
         struck = time.monotonic()
         try:
-            self._hit(victim, signal.SIGSTOP if blow.hangs else signal.SIGKILL)
+            os.kill(victim, signal.SIGSTOP if blow.hangs else signal.SIGKILL)
         except ProcessLookupError:
             return blow
         entered = asyncio.create_task(self._entered(struck))

@@ -344,6 +344,7 @@ class SessionManager:
             # Until Serve has noticed, too: nobody is to be sent there.
             self.sessions.capacity = self._capacity(self.replicas.ready - {gone})
             self._spawn(asyncio.to_thread(self._records.report, session.id, None))
+            self._spawn(self._tell_of_rebuilding(session.room))
             self.act(self.sessions.displaced(session))
         else:
             self._spawn(self._close_room(session.room))

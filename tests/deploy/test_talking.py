@@ -23,12 +23,14 @@ import torch
 
 from characters.character import list_characters
 from characters.media.portrait import load_portrait
+from deploy.bench.chaos import Chaos
+from deploy.bench.running import Running
 from deploy.load.user import User
 from deploy.serving.settings import LivekitAccess
 from deploy.serving.tokens import user_token
 from kernels.i420 import rgb_to_i420
 from tests.actors.voice.sounds import say
-from tests.deploy.conftest import Application, processes, wait_for
+from tests.deploy.conftest import LIVEKIT, Application, processes, wait_for
 from tests.deploy.test_conversation import understood
 
 HEIGHT, WIDTH = 272, 176
@@ -235,6 +237,20 @@ def test_the_death_of_the_ingress_ends_no_talk_and_loses_no_pipeline(application
         assert user.frames
 
     assert meet(application, "miso", picture) == "COMPLETED", "the next user"
+
+
+def test_the_death_of_a_pipeline_and_of_what_serves_it_loses_nothing(application: Application) -> None:
+    """A short form of `python -m deploy.bench.chaos`."""
+    folder = max(Path(tempfile.gettempdir()).glob(".characters-up-*/"), key=lambda path: path.stat().st_mtime)
+    key, secret = LIVEKIT.values()
+    running = Running(application.address, key, secret, folder, application.mark)
+    victims = {"ray::ServeReplica:default:Pipeline": 1, "ray::ServeController": 1, "ray::ProxyActor": 1}
+    found = asyncio.run(Chaos(running, 7, victims).run(talkers=1, kills=3, cycles=4))
+    for blow in found.blows:
+        assert blow.back is not None and blow.entered is not None and blow.entered < 10, blow
+    assert {blow.kind for blow in found.blows} == {*victims}
+    found.lost.pop("/dev/shm", None)  # which the machine's other programs use too
+    assert not found.lost
 
 
 def test_twenty_joins_and_leaves_leave_nothing(application: Application) -> None:
