@@ -44,6 +44,7 @@ VICTIMS = {
 }
 _HANGS = 0.3  # of the blows to stages
 _STAND_SECONDS = 0.6  # a picture that stands for so long was interrupted
+_FRESH_SECONDS = 1.5  # the newest picture is no older: a busy machine is slow
 _BACK_SECONDS = 90.0
 _SETTLE_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
@@ -138,7 +139,7 @@ class Talker:
     def sees(self, since: float) -> bool:
         """Whether pictures came just now, after a moment."""
         frames = self.user.seen.frames if self.user else []
-        return bool(frames) and frames[-1][0] > max(since, time.monotonic() - _STAND_SECONDS)
+        return bool(frames) and frames[-1][0] > max(since, time.monotonic() - _FRESH_SECONDS)
 
     def stood(self, since: float) -> bool:
         """Whether the picture has stood since a moment, or there is none."""

@@ -84,6 +84,7 @@ def running(profile: str, pipelines: int, say: Callable[[str], object]) -> Itera
     Raises:
         UserError: it does not come up.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what follows is taken down then, too
     port, key, secret = free_ports(18400, 1), "bench", secrets.token_hex(20)
     mark = f"CHARACTERS_BENCH={secrets.token_hex(6)}"
     # Ray's sockets lie deep below this folder, and their whole names may have 107 bytes.

@@ -9,15 +9,12 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from deploy.bench.running import TINY
 from deploy.serving.settings import free_ports
 from tests.deploy.conftest import _printed_address, processes, up
 from tests.deploy.test_serve_run import PROFILE
 
 
-@pytest.mark.real_time
 def test_it_ends_with_rays_node_service_and_nothing_hangs(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY)
     (tmp_path / "pair.yaml").write_text(PROFILE.format(model=tmp_path / "tiny.yaml"))
