@@ -33,6 +33,7 @@ from characters.model.plan import check_plan as check_model_plan
 HEARD = TensorSpec(MelHearing.shape, "float32")
 PCM = TensorSpec((SAMPLES_PER_CHUNK,), "float32")
 _LEAST_CPUS = 0.001  # a bundle without any resource is none
+_LEAST_GPUS = 0.001  # of a shared one, for a process that only waits
 
 
 @dataclass
@@ -74,8 +75,8 @@ class Profile:
         random_weights: whether a model without trained weights may be served. Its pictures are noise.
         standby: processes that wait with everything loaded, to take the place of one that dies or hangs: "none", "room"
             (for the room's, on a CPU, 0.5 GB), or "all". On CPUs one process stands by for all, 0.6 GB with the small
-            model; on GPUs another one for the model's, with as much of a GPU as each of them has, and memory for all
-            that they load (`characters plan` says how much).
+            model; on GPUs another one for the model's, with a GPU of its own or next to nothing of a shared one, and
+            memory for all that they load (`characters plan` says how much).
         voice: how the character hears, thinks and speaks.
         scaling: how many sessions run at a time.
     """
@@ -306,7 +307,8 @@ def _standbys(profile: Profile, stages: list[StageSpec]) -> tuple[Standby, ...]:
     room = Standby("standby.room", names[:1], idle)
     if profile.standby == "room":
         return (room,)
-    return (room, Standby("standby.model", names[1:], {**idle, "GPU": profile.gpus}))
+    gpus = profile.gpus if profile.gpus == 1 else _LEAST_GPUS
+    return (room, Standby("standby.model", names[1:], {**idle, "GPU": gpus}))
 
 
 def check_weights(topology: Topology) -> None:
