@@ -41,6 +41,7 @@ _CONNECT_TIMEOUT = 180.0
 _ABORT_TIMEOUT = 5.0
 # What is done once, such as opening a library, can keep everything else in a process from running, its heart included.
 _PATIENT_SILENCE = 8.0
+_STEADY_CHUNKS = 8  # that the roles of a stage have handled together
 _REFILL_SECONDS = 30.0  # between two attempts to load a standby
 
 
@@ -406,8 +407,10 @@ class Gang:
     def _look_after(self) -> None:
         """Kill stages that are silent or do not answer, fetch snapshots, check that chunks move, keep standbys."""
         self._heartbeats.look()
-        limit = self._silence if self._moved else _PATIENT_SILENCE  # the first chunk may take what is done once
         for name in list(self._stages):
+            # Until then it may still do what is done once.
+            steady = self._heartbeats.moved(self._names[name]) >= _STEADY_CHUNKS
+            limit = self._silence if steady else _PATIENT_SILENCE
             if (seconds := self._heartbeats.silent(self._names[name])) > limit:
                 log.warning("stage %s has been silent for %.1f s: killing it", name, seconds)
                 self._kill(name)

@@ -239,7 +239,7 @@ class Stage:
     @ray.method(concurrency_group="control")
     def alone(self) -> float:
         """Seconds since the last user left the room; 0 while one is there, or if the room is another stage's."""
-        return max(role.alone() for role in self._roles.values())
+        return max((role.alone() for role in self._roles.values()), default=0.0)
 
     @ray.method(concurrency_group="control")
     def ask(self, role: str, question: Callable[[Any], T]) -> T:

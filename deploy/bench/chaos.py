@@ -151,7 +151,7 @@ class Talker:
         """When it was first told since then that its picture stands, or that its call is over."""
         if self.user is None:
             return time.monotonic()
-        states = [at for at, state in self.user.seen.states if at > since and state == "initializing"]
+        states = [at for at, state in self.user.seen.states if at > since and state in ("initializing", "gone")]
         return min(states, default=None)
 
 

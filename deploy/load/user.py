@@ -33,7 +33,7 @@ class Seen:
     rendered: list[tuple[float, int]] = field(default_factory=list)  # number of a chunk's first frame
     notices: list[str] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
-    states: list[tuple[float, str]] = field(default_factory=list)  # of the character: "listening", "speaking", ...
+    states: list[tuple[float, str]] = field(default_factory=list)  # of the character: "listening", ...; "gone"
 
 
 class NotSeen(Exception):
@@ -64,6 +64,7 @@ class User:
         self.room.on("track_subscribed", lambda track, *_: self._spawn(self._take(track)))
         self.room.on("data_received", self._on_data)
         self.room.on("participant_attributes_changed", self._on_attributes)
+        self.room.on("participant_disconnected", lambda who: self._on_attributes({"lk.agent.state": "gone"}, who))
         self.room.register_text_stream_handler(
             "lk.transcription", lambda reader, who: self._spawn(self._caption(reader, who))
         )
@@ -219,7 +220,7 @@ class User:
         return identity == _CHARACTER or (who is not None and who.kind == rtc.ParticipantKind.PARTICIPANT_KIND_AGENT)
 
     def _on_attributes(self, changed: dict[str, str], who: rtc.Participant) -> None:
-        if self._is_character(who.identity) and (state := changed.get("lk.agent.state")):
+        if who.identity == _CHARACTER and (state := changed.get("lk.agent.state")):
             self.seen.states.append((time.monotonic(), state))
 
     def _on_data(self, packet: rtc.DataPacket) -> None:
