@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Application:
     """
 
     address: str
-    mark: str = ""
+    mark: str = field(default="", kw_only=True)
 
     def request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """JSON in and out; raises urllib.error.HTTPError."""
@@ -91,7 +91,7 @@ def application() -> Iterator[Application]:
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         try:
-            yield Application(_printed_address(running), "CHARACTERS_APPLICATION=1")
+            yield Application(_printed_address(running), mark="CHARACTERS_APPLICATION=1")
         finally:
             running.send_signal(signal.SIGINT)
             try:

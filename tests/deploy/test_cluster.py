@@ -74,7 +74,7 @@ class Hosts(Application):
     dashboard: Dashboard
     cluster: Any
     others: list[Any]
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
     users: Users = field(default_factory=Users)
 
     def health(self) -> dict[str, Any]:
