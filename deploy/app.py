@@ -34,7 +34,7 @@ from deploy.serving.settings import LOOPBACK, LivekitAccess, Settings, load_sett
 log = logging.getLogger("ray.serve")
 
 APPLICATION = "default"
-_DRAIN_SECONDS = 86_400.0  # a pipeline that is removed finishes its session first, however long that takes
+_CONTROLLER_SECONDS = 5.0
 
 
 class ServePipelines:
@@ -92,6 +92,17 @@ class ServePipelines:
         actor: Any = await asyncio.to_thread(ray.get_actor, room)
         trace: Trace = await actor.trace.remote()
         return trace.chrome_trace()
+
+    async def stay(self) -> bool:
+        """See `session_manager.Pipelines.stay`."""
+        name = serve.get_replica_context().app_name
+        try:
+            async with asyncio.timeout(_CONTROLLER_SECONDS):
+                details = await asyncio.to_thread(_get_global_client().get_serve_details)
+            return details["applications"][name]["status"] != "DELETING"
+        except Exception as error:  # without its controller the application is at its end
+            log.warning("cannot ask whether the application goes on: %r", error)
+            return False
 
 
 @serve.deployment(name="Livekit", num_replicas=1, max_ongoing_requests=4, health_check_period_s=1)
@@ -208,7 +219,7 @@ def _pipelines(settings: Settings, topology: Topology) -> Application:
         max_ongoing_requests=1,
         health_check_period_s=1,
         health_check_timeout_s=10,
-        graceful_shutdown_timeout_s=_DRAIN_SECONDS,
+        graceful_shutdown_timeout_s=settings.drain_s,
         ray_actor_options={"num_cpus": REPLICA_CPUS},
         placement_group_bundles=_bundles(topology),
         placement_group_strategy="STRICT_PACK",

@@ -6,30 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TINY = """
-height: 64
-width: 48
-latent_channels: 8
-latent_stride: 16
-sink: 1
-ring: 2
-dit:
-  dim: 32
-  ffn_dim: 64
-  num_heads: 2
-  num_layers: 2
-  patch: 1
-  concat_previous: true
-  concat_reference: true
-  prediction: x0
-  residual_reference: true
-  audio_dim: 16
-autoencoder:
-  encoder_channels: [8, 8, 8, 8]
-  decoder_channels: [8, 8, 8]
-sampler:
-  context_noise: 0.2
-"""
+from deploy.bench.running import TINY
 
 # As the large models: nothing of a chunk's latent goes into the next chunk, and the last layer's output is a velocity.
 SPLIT = """

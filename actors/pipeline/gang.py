@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import os
+import signal
 import threading
 import time
 import uuid
@@ -18,6 +21,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.pipeline.header import NONE_CANCELLED
+from actors.pipeline.heartbeat import BEAT_SECONDS, Heartbeats
 from actors.pipeline.session import SessionSpec
 from actors.pipeline.stage import Stage
 from actors.pipeline.topology import Topology
@@ -35,6 +39,10 @@ _STEP_TIMEOUT = 30.0
 # The parts of a large model meet, fill their caches and capture their graphs.
 _CONNECT_TIMEOUT = 180.0
 _ABORT_TIMEOUT = 5.0
+# What is done once, such as opening a library, can keep everything else in a process from running, its heart included.
+_PATIENT_SILENCE = 8.0
+_STEADY_CHUNKS = 8  # that the roles of a stage have handled together
+_REFILL_SECONDS = 30.0  # between two attempts to load a standby
 
 
 class GangFailed(Exception):
@@ -51,10 +59,11 @@ class Gang:
             and removes it at the end.
         first_bundle: 1 in a Serve replica's group, whose bundle 0 is the replica's.
         on_state: called with each new state and a reason, from the gang's thread.
-        health_period: seconds between two health checks.
+        health_period: seconds between two questions for the stages' snapshots.
         health_timeout: seconds without an answer after which a stage counts as dead and is killed.
+        silence: seconds without a heartbeat after which a stage that runs counts as dead and is killed.
         stall_timeout: seconds without a chunk in any stage after which all stages are connected anew, though each
-            answers: even a silent character makes chunks.
+            lives: even a silent character makes chunks. Before the first chunk it is four times as long.
         max_rebuilds: that are allowed within `rebuild_window` seconds; one more, and the session has failed.
     """
 
@@ -70,7 +79,8 @@ class Gang:
         on_state: Callable[[State, str], object] = lambda state, reason: None,
         health_period: float = 1.0,
         health_timeout: float = 10.0,
-        stall_timeout: float = 20.0,
+        silence: float = 1.2,
+        stall_timeout: float = 5.0,
         max_rebuilds: int = 5,
         rebuild_window: float = 60.0,
     ) -> None:
@@ -80,14 +90,22 @@ class Gang:
         self._factory, self.on_state = factory, on_state
         self._group, self._own_group, self._first_bundle = group, group is None, first_bundle
         self._health_period, self._health_timeout = health_period, health_timeout
-        self._stall_timeout = stall_timeout
+        self._silence, self._stall_timeout = silence, stall_timeout
         self._moved, self._moved_at = 0, 0.0  # chunks that all roles have handled, and when that number last grew
+        self._heartbeats = Heartbeats()
+        self._asked: dict[Any, tuple[str, float]] = {}  # future of state() -> its stage, and when it was asked for
         self._max_rebuilds, self._rebuild_window = max_rebuilds, rebuild_window
         self._epoch = 0
         self._stages: dict[str, ActorHandle] = {}
-        self._names: dict[str, str] = {}  # stage -> name of its actor
+        self._standbys: dict[str, ActorHandle] = {}
+        self._loading: dict[str, Any] = {}  # standby -> future of load()
+        self._refilled = 0.0
+        self._names: dict[str, str] = {}  # stage or standby -> name of its actor
+        # Stage or standby -> its bundle. The two change places when one becomes the other.
+        everybody = [*(stage.name for stage in topology.stages), *(standby.name for standby in topology.standbys)]
+        self._places = {name: place for place, name in enumerate(everybody)}
         self._forget()
-        self._stopping = threading.Event()
+        self._stopping, self._abandoned = threading.Event(), threading.Event()
         self._over = False  # `stop` was called
         self._supervisor: threading.Thread | None = None
 
@@ -106,7 +124,9 @@ class Gang:
                 self._group = placement_group(self.topology.bundles, strategy="STRICT_PACK")
             if not self._group.wait(timeout):
                 raise UserError(f"no host has room for {self.topology.bundles} within {timeout:.0f} s")
-            self._load_stages([stage.name for stage in self.topology.stages])
+            self._refill()
+            self._load_stages([stage.name for stage in self.topology.stages], from_standby=False)
+            self._wait(list(self._loading.values()), _LOAD_TIMEOUT, patience=math.inf)
 
     def check(self, timeout: float = 5.0) -> None:
         """Ask every process for a sign of life.
@@ -125,14 +145,16 @@ class Gang:
 
         Raises:
             UserError: no host has room for the bundles, or a role refuses the session.
-            GangFailed: a process died while it started.
+            GangFailed: a process died while it started, or it was abandoned. `renew` puts that right.
         """
         if not self._stages:
             self.prepare(timeout)
         self._session = session
-        with self._failures_end_it():
-            self._reset_stages(list(self._stages))
+        try:
+            self._reset_stages(list(self._stages), self._abandoned)
             self._connect()
+        except RayError as error:
+            self._raise(error)
         self._become("running", "started")
         self._supervisor = threading.Thread(target=self._supervise, name="gang", daemon=True)
         self._supervisor.start()
@@ -143,14 +165,21 @@ class Gang:
             yield
         except (RayError, UserError) as e:
             self._end("failed", _reason(e))
-            cause = e.cause if isinstance(e, RayTaskError) else e
-            if isinstance(cause, UserError):
-                raise cause from None
-            raise GangFailed(self.reason) from e
+            self._raise(e)
+
+    @staticmethod
+    def _raise(error: Exception) -> None:
+        cause = _cause(error)
+        raise cause from (None if isinstance(cause, UserError) else error)
+
+    def abandon(self) -> None:
+        """Nobody waits for the session that starts: `start` need not wait for those who join it. From any thread."""
+        self._abandoned.set()
 
     def stop(self) -> None:
         """End the session and all its processes."""
         self._over = True
+        self._abandoned.set()
         self._stopping.set()
         if self._supervisor is not None:
             self._supervisor.join()
@@ -176,22 +205,32 @@ class Gang:
         if self.state in ("failed", "stopped"):
             raise GangFailed(self.reason)
         self._stopping.clear()
+        self._abandoned.clear()
         if self._over:  # meanwhile, in another thread
+            self._abandoned.set()
             self._stopping.set()
         with self._failures_end_it():
-            gone = self._disconnect()[0] if self._runs else []
-            _all(
+            room = self.topology.stage_of("publisher").name
+            gone = self._disconnect()[0] if self._runs else self._dead()
+            # After a start that was given up they may still be at it; the room's process may wait for its room.
+            others = [stage for name, stage in self._stages.items() if name not in (*gone, room)]
+            self._wait([stage.introduce.remote([]) for stage in others], _STEP_TIMEOUT)
+            self._wait(
                 [s.close.remote(self._directory) for name, s in self._stages.items() if name not in gone],
                 _ABORT_TIMEOUT,
             )
-            room = self.topology.stage_of("publisher").name
             if room not in gone:
-                ray.kill(self._stages[room])
+                self._kill(room)
                 gone.append(room)
+            if topology != self.topology:  # what the standbys have loaded is of the old one
+                for name in list(self._standbys):
+                    self._kill(name)
             self.topology = topology
             self._forget()
             self._become("starting", "ready for another session")
-            self._load_stages(gone)
+            # The standbys are for a talk that goes on; here nobody waits for a picture.
+            self._load_stages(gone, from_standby=False)
+            self._refill()
 
     def _forget(self) -> None:
         """As if there had been no session."""
@@ -201,6 +240,7 @@ class Gang:
         self._cancelled = NONE_CANCELLED
         self._session = None
         self._rebuilds: deque[float] = deque()
+        self._asked, self._fetched = {}, 0.0
 
     def cancel(self, response_id: int) -> None:
         """Response `response_id` and older ones are over: every stage drops their chunks from its next one on."""
@@ -245,32 +285,96 @@ class Gang:
         answer: Any = self.handle("publisher").trace.remote()
         return ray.get(answer, timeout=10.0)
 
-    def _load_stages(self, names: list[str]) -> None:
-        """Start processes and load their roles."""
-        assert self._group is not None
-        actor_class: Any = Stage  # ray.remote returns a class without types
-        started: list[ActorHandle] = []
-        for i, stage in enumerate(self.topology.stages):
-            if stage.name in names:
-                strategy = PlacementGroupSchedulingStrategy(
-                    self._group, placement_group_bundle_index=self._first_bundle + i
-                )
-                name = self._names[stage.name] = f"{stage.name}-{uuid.uuid4().hex[:12]}"
-                options = {"name": name, "num_cpus": stage.bundle["CPU"], "num_gpus": stage.bundle.get("GPU", 0)}
-                actor = actor_class.options(scheduling_strategy=strategy, **options).remote(
-                    self.topology, stage.name, self._factory
-                )
-                self._stages[stage.name] = actor
-                started.append(actor)
-        _all([actor.load.remote() for actor in started], _LOAD_TIMEOUT, self._stopping)
+    def _load_stages(self, names: list[str], from_standby: bool = True) -> None:
+        """Start processes for stages that have none and load their roles, or let standbys become them."""
+        started: list[str] = []
+        for stage in self.topology.stages:
+            if stage.name in names and not (from_standby and self._take_standby(stage.name)):
+                self._stages[stage.name] = self._spawn(stage.name, (stage.name,))
+                started.append(stage.name)
+        self._wait([self._stages[name].load.remote() for name in started], _LOAD_TIMEOUT, patience=math.inf)
+        self._wait([self._stages[name].become.remote(name) for name in started], _STEP_TIMEOUT)
 
-    def _reset_stages(self, names: list[str]) -> None:
+    def _spawn(self, process: str, stages: tuple[str, ...]) -> ActorHandle:
+        """Start an actor that can become these stages, in the bundle of a stage or standby."""
+        assert self._group is not None
+        place = self._places[process]
+        bundle = self.topology.bundles[place]
+        strategy = PlacementGroupSchedulingStrategy(
+            self._group, placement_group_bundle_index=self._first_bundle + place
+        )
+        name = self._names[process] = f"{process}-{uuid.uuid4().hex[:12]}"
+        options = {"name": name, "num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0)}
+        actor_class: Any = Stage  # ray.remote returns a class without types
+        actor: ActorHandle = actor_class.options(scheduling_strategy=strategy, **options).remote(
+            self.topology, stages, self._factory, self._heartbeats.address(name)
+        )
+        return actor
+
+    def _take_standby(self, stage: str) -> bool:
+        """Let a standby become a stage; False if there is none that can. One that still loads is nearly there."""
+        for standby in self.topology.standbys:
+            actor = self._standbys.get(standby.name)
+            if actor is None or stage not in standby.stages:
+                continue
+            try:
+                if self._heartbeats.silent(self._names[standby.name]) > self._silence:
+                    raise GetTimeoutError(f"{standby.name} is silent")
+                self._wait([self._loading[standby.name]], _LOAD_TIMEOUT, patience=math.inf)
+                self._wait([actor.become.remote(stage)], _ABORT_TIMEOUT)
+            except RayError as error:
+                log.warning("%s cannot become %s: %s", standby.name, stage, _reason(error))
+                self._kill(standby.name)
+                continue
+            self._stages[stage] = self._standbys.pop(standby.name)
+            self._names[stage] = self._names.pop(standby.name)
+            self._places[stage], self._places[standby.name] = self._places[standby.name], self._places[stage]
+            del self._loading[standby.name]
+            return True
+        return False
+
+    def _refill(self) -> None:
+        """Begin to load the standbys that are not there."""
+        for standby in self.topology.standbys:
+            if standby.name not in self._standbys:
+                actor = self._standbys[standby.name] = self._spawn(standby.name, standby.stages)
+                self._loading[standby.name] = actor.load.remote()
+        self._refilled = time.monotonic()
+
+    def _kill(self, process: str) -> None:
+        """End the process of a stage or standby, whatever it does: Ray would wait for one that is stopped."""
+        name = self._names[process]
+        if process in self._standbys:
+            ray.kill(self._standbys.pop(process))
+            del self._loading[process]
+        else:
+            ray.kill(self._stages[process])
+        if (pid := self._heartbeats.pid(name)) is not None:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self._heartbeats.forget(name)
+
+    def _dead(self) -> list[str]:
+        """Stages that do not answer, while no session runs. They are ended."""
+        asked: dict[Any, str] = {stage.pid.remote(): name for name, stage in self._stages.items()}
+        done, late = ray.wait(list(asked), num_returns=len(asked), timeout=_ABORT_TIMEOUT)
+        dead = [asked[answer] for answer in late]
+        for answer in done:
+            try:
+                ray.get(answer)
+            except RayError:
+                dead.append(asked[answer])
+        for name in dead:
+            self._kill(name)
+        return dead
+
+    def _reset_stages(self, names: list[str], stopping: threading.Event | None = None) -> None:
         """Start the session in loaded stages, from the newest snapshots that the gang has."""
         assert self._session is not None
         started = [self._stages[name] for name in names]
         session = ray.put(self._session)
-        _all([actor.reset.remote(session) for actor in started], _STEP_TIMEOUT, self._stopping)
-        _all([actor.restore.remote(self._states, self._cancelled) for actor in started], _STEP_TIMEOUT, self._stopping)
+        self._wait([actor.reset.remote(session) for actor in started], _STEP_TIMEOUT, stopping)
+        self._wait([actor.restore.remote(self._states, self._cancelled) for actor in started], _STEP_TIMEOUT)
 
     def _connect(self) -> None:
         """Open all channels and run."""
@@ -281,16 +385,17 @@ class Gang:
             [self._cancelled, *(state.get("cancelled", NONE_CANCELLED) for state in self._states.values())]
         )
         peers = {name: [peer for other, peer in stages.items() if other != name] for name in stages}
-        _all([stage.introduce.remote(peers[name]) for name, stage in stages.items()], _STEP_TIMEOUT, self._stopping)
+        self._wait([stage.introduce.remote(peers[name]) for name, stage in stages.items()], _STEP_TIMEOUT)
         opened = [stage.open.remote(self._directory, self._epoch, self._cancelled) for stage in stages.values()]
-        _all(opened, _CONNECT_TIMEOUT, self._stopping)
+        self._wait(opened, _CONNECT_TIMEOUT, patience=math.inf)
         self._runs = {stage.run.remote(): name for name, stage in stages.items()}
-        self._moved, self._moved_at = 0, time.monotonic()
+        self._moved, self._moved_at = 0, time.monotonic() + 3 * self._stall_timeout
+        self._heartbeats.restart()
 
     def _supervise(self) -> None:
         while not self._stopping.is_set():
             # run() only ever ends when something is wrong, and the future of a dead process ends at once.
-            done, _ = ray.wait(list(self._runs), num_returns=1, timeout=self._health_period)
+            done, _ = ray.wait(list(self._runs), num_returns=1, timeout=BEAT_SECONDS)
             if self._stopping.is_set():
                 return
             if not done:
@@ -300,21 +405,53 @@ class Gang:
                 return
 
     def _look_after(self) -> None:
-        """Ask every stage for its snapshots, kill stages that do not answer, and check that chunks move."""
-        asked: dict[Any, str] = {stage.state.remote(): name for name, stage in self._stages.items()}
-        counted: Any = [stage.counts.remote() for stage in self._stages.values()]
-        done, hung = ray.wait(list(asked), num_returns=len(asked), timeout=self._health_timeout)
+        """Kill stages that are silent or do not answer, fetch snapshots, check that chunks move, keep standbys."""
+        self._heartbeats.look()
+        for name in list(self._stages):
+            # Until then it may still do what is done once.
+            steady = self._heartbeats.moved(self._names[name]) >= _STEADY_CHUNKS
+            limit = self._silence if steady else _PATIENT_SILENCE
+            if (seconds := self._heartbeats.silent(self._names[name])) > limit:
+                log.warning("stage %s has been silent for %.1f s: killing it", name, seconds)
+                self._kill(name)
+                return
+        self._look_for_a_stall(sum(self._heartbeats.moved(self._names[name]) for name in self._stages))
+        self._fetch_states()
+        self._look_after_standbys()
+
+    def _fetch_states(self) -> None:
+        now = time.monotonic()
+        if not self._asked:
+            if now - self._fetched >= self._health_period:
+                self._fetched = now
+                self._asked = {stage.state.remote(): (name, now) for name, stage in self._stages.items()}
+            return
+        done, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
         for answer in done:
+            del self._asked[answer]
             with contextlib.suppress(RayError):  # a death shows in run()'s future
                 self._states |= ray.get(answer)
-        for answer in hung:
-            if not self._stopping.is_set():
-                log.warning("stage %s does not answer: killing it", asked[answer])
-                ray.kill(self._stages[asked[answer]])
-        if not hung:
-            with contextlib.suppress(RayError):
-                counts = ray.get(counted, timeout=self._health_timeout)
-                self._look_for_a_stall(sum(sum(pair) for count in counts for pair in count.values()))
+        for name, asked_at in self._asked.values():
+            if now - asked_at > self._health_timeout:
+                log.warning("stage %s does not answer: killing it", name)
+                self._asked = {}
+                self._kill(name)
+                return
+
+    def _look_after_standbys(self) -> None:
+        if time.monotonic() - self._refilled < _REFILL_SECONDS:
+            return
+        for name in list(self._standbys):
+            try:
+                if not ray.wait([self._loading[name]], timeout=0)[0]:
+                    continue
+                ray.get(self._loading[name])
+                if self._heartbeats.silent(self._names[name]) > self._health_timeout:
+                    raise GetTimeoutError(f"{name} is silent")
+            except RayError as error:
+                log.warning("%s has ended: %s", name, _reason(error))
+                self._kill(name)
+        self._refill()
 
     def _look_for_a_stall(self, moved: int) -> None:
         now = time.monotonic()
@@ -342,8 +479,9 @@ class Gang:
                 reason = why or reason
                 log.warning("session rebuilding: %s", reason)
                 self._become("rebuilding", reason)
+                self._asked = {}
                 survivors = [stage for name, stage in self._stages.items() if name not in dead]
-                _all([stage.resume.remote() for stage in survivors], _STEP_TIMEOUT, self._stopping)
+                self._wait([stage.resume.remote() for stage in survivors], _STEP_TIMEOUT)
                 self._load_stages(dead)
                 self._reset_stages(dead)
                 self._connect()
@@ -352,6 +490,7 @@ class Gang:
                 log.warning("rebuilding failed: %s", reason)
                 continue
             self._become("running", f"rebuilt {', '.join(dead) or 'the channels'} after: {reason}")
+            self._refill()
             return True
         return False
 
@@ -363,9 +502,9 @@ class Gang:
             killed here; and why the first of them ended.
         """
         aborts: list[Any] = [stage.abort.remote() for stage in self._stages.values()]
-        ray.wait(aborts, num_returns=len(aborts), timeout=_ABORT_TIMEOUT)
+        self._await_all(aborts, _ABORT_TIMEOUT)
         runs = {name: run for run, name in self._runs.items()}
-        _, stuck = ray.wait(list(self._runs), num_returns=len(self._runs), timeout=_ABORT_TIMEOUT)
+        stuck = self._await_all(list(self._runs), _ABORT_TIMEOUT)
         dead, why = [], ""
         for name, stage in self._stages.items():
             try:
@@ -379,23 +518,62 @@ class Gang:
                 if isinstance(e, RayActorError) or not why:
                     why = f"stage {name}: {_reason(e)}"
                 dead.append(name)
-                ray.kill(stage)
+                self._kill(name)
         return dead, why
+
+    def _wait(
+        self,
+        answers: list[Any],
+        timeout: float,
+        stopping: threading.Event | None = None,
+        patience: float = _PATIENT_SILENCE,
+    ) -> None:
+        """Wait for all answers, or until the gang is to stop, or `stopping` is set. See `_read` for what it raises."""
+        _read(answers, self._await_all(answers, timeout, stopping or self._stopping, patience), timeout)
+
+    def _await_all(
+        self,
+        answers: list[Any],
+        timeout: float,
+        stopping: threading.Event | None = None,
+        patience: float = _PATIENT_SILENCE,
+    ) -> list[Any]:
+        """Wait for all answers. Returns those that are late.
+
+        Args:
+            answers: futures.
+            timeout: seconds.
+            stopping: ends the wait when it is set.
+            patience: seconds without a heartbeat after which a process is killed meanwhile.
+        """
+        give_up, late = time.monotonic() + timeout, answers
+        self._heartbeats.restart()
+        while late and (left := give_up - time.monotonic()) > 0 and not (stopping and stopping.is_set()):
+            _, late = ray.wait(answers, num_returns=len(answers), timeout=min(left, BEAT_SECONDS))
+            self._heartbeats.look()
+            for name in self._stages:
+                if self._heartbeats.silent(self._names[name]) > patience:
+                    log.warning("stage %s is silent: killing it", name)
+                    self._kill(name)
+        return late
 
     def _end(self, state: State, reason: str) -> None:
         """End every process and release the placement group."""
         stages = list(self._stages.values())
+        for name in list(self._standbys):
+            self._kill(name)
         with contextlib.suppress(RayError):  # a stage that fails here is killed below all the same
             _all([stage.abort.remote() for stage in stages], _ABORT_TIMEOUT)
         with contextlib.suppress(RayError):  # roles are closed once their loops have ended
             _all(list(self._runs), _ABORT_TIMEOUT)
         with contextlib.suppress(RayError):
             _all([stage.close.remote(self._directory) for stage in stages], _ABORT_TIMEOUT)
-        for stage in stages:
-            ray.kill(stage)
+        for name in list(self._stages):
+            self._kill(name)
         if self._own_group and self._group is not None:
             remove_placement_group(self._group)
             self._group = None
+        self._heartbeats.close()
         self._stages = {}
         self._runs = {}
         self._become(state, reason)
@@ -406,22 +584,23 @@ class Gang:
         self.on_state(state, reason)
 
 
-def _all(answers: list[Any], timeout: float, stopping: threading.Event | None = None) -> None:
-    """Wait for all answers, then raise the first error among them. All errors are read: Ray prints unread ones.
+def _all(answers: list[Any], timeout: float) -> None:
+    """Wait for all answers, see `_read`."""
+    _, late = ray.wait(answers, num_returns=len(answers), timeout=timeout) if answers else ([], [])
+    _read(answers, late, timeout)
+
+
+def _read(answers: list[Any], late: list[Any], timeout: float) -> None:
+    """Raise the first error among answers. All errors are read: Ray prints unread ones.
 
     Args:
         answers: futures.
-        timeout: seconds for all of them together.
-        stopping: when it is set, the wait ends as at the timeout.
+        late: those among them that have not come.
+        timeout: seconds that they were waited for.
 
     Raises:
         RayError: a call failed or took too long.
     """
-    if not answers:
-        return
-    give_up, late = time.monotonic() + timeout, answers
-    while late and (left := give_up - time.monotonic()) > 0 and not (stopping and stopping.is_set()):
-        _, late = ray.wait(answers, num_returns=len(answers), timeout=min(left, 0.5) if stopping else left)
     errors: list[RayError] = []
     for answer in answers:
         if answer not in late:
@@ -433,6 +612,12 @@ def _all(answers: list[Any], timeout: float, stopping: threading.Event | None = 
         raise errors[0]
     if late:
         raise GetTimeoutError(f"a stage took longer than {timeout:.0f} s")
+
+
+def _cause(error: Exception) -> Exception:
+    """What a caller of the gang is to be told: the user's error, if it is one."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return cause if isinstance(cause, UserError) else GangFailed(_reason(error))
 
 
 def _reason(error: Exception) -> str:

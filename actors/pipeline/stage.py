@@ -23,6 +23,7 @@ from actors.channels.opening import open_channel
 from actors.channels.protocol import Channel, ChannelAborted, End
 from actors.pipeline.context import StageContext
 from actors.pipeline.header import Header
+from actors.pipeline.heartbeat import Address, Heart
 from actors.pipeline.loop import Loop, LoopRole
 from actors.pipeline.session import SessionSpec
 from actors.pipeline.topology import Edge, Topology
@@ -43,22 +44,28 @@ class StageFailed(Exception):
     """A role raised; the message holds its traceback."""
 
 
-@ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"control": 4})  # type: ignore[call-overload]
+# Ray would write down every call, for its dashboard: at several a second, a good part of its memory after some hours.
+@ray.remote(  # type: ignore[call-overload]
+    max_restarts=0, max_task_retries=0, concurrency_groups={"control": 4}, enable_task_events=False
+)
 class Stage:
     """The actor.
 
-    The gang calls `load`, `reset`, `restore`, `resume`, `introduce`, `open` and `run` one after another. The other
-    methods answer at any time, also while `run` runs.
+    The gang calls `load`, `become`, `reset`, `restore`, `resume`, `introduce`, `open` and `run` one after another. The
+    other methods answer at any time, also while `run` runs.
 
     Args:
         topology: of the session.
-        name: of this stage in it.
+        names: of the stages in it that this process can become.
         factory: "module:function" that builds the roles of a stage, by name (see roles.factory).
+        heartbeats: where they go.
     """
 
-    def __init__(self, topology: Topology, name: str, factory: str) -> None:
+    def __init__(self, topology: Topology, names: tuple[str, ...], factory: str, heartbeats: Address) -> None:
         self._topology, self._factory = topology, factory
-        self._stage = next(stage for stage in topology.stages if stage.name == name)
+        self._stages = {stage.name: stage for stage in topology.stages if stage.name in names}
+        self._stage = self._stages[names[0]]
+        self._built: dict[str, dict[str, LoopRole]] = {}  # loaded roles, by the stage that they are of
         self._roles: dict[str, LoopRole] = {}
         self._loops: dict[str, Loop] = {}
         self._channels: list[Channel] = []
@@ -84,9 +91,10 @@ class Stage:
         self._turns = seconds("characters_turn_seconds", "of one step of a turn", "stage")
         self._renders = seconds("characters_publish_to_render_seconds", "from publisher to a user's eye")
         self._misses = Counter("characters_late_chunks", "Chunks that left late", tuple(tags)).set_default_tags(tags)
+        self._heart = Heart(heartbeats, self._moved)
 
     def load(self) -> None:
-        """Build the roles. This takes minutes for a large model.
+        """Build the roles of every stage that this process can become. This takes minutes for a large model.
 
         Raises:
             UserError: see the factory.
@@ -94,7 +102,12 @@ class Stage:
         torch.set_num_threads(self._topology.profile.threads)
         module, function = self._factory.split(":")
         factory: Factory = getattr(importlib.import_module(module), function)
-        self._roles = factory(self._topology, self._stage)
+        self._built = {name: factory(self._topology, stage) for name, stage in self._stages.items()}
+
+    def become(self, name: str) -> None:
+        """Be this stage from now on, and let go of what was loaded for others."""
+        self._stage, self._roles = self._stages[name], self._built[name]
+        self._built = {}
         context = StageContext(self._cancel_everywhere, self._record_turn, self._record_render)
         for role in self._roles.values():
             role.attach(context)
@@ -233,7 +246,7 @@ class Stage:
     @ray.method(concurrency_group="control")
     def alone(self) -> float:
         """Seconds since the last user left the room; 0 while one is there, or if the room is another stage's."""
-        return max(role.alone() for role in self._roles.values())
+        return max((role.alone() for role in self._roles.values()), default=0.0)
 
     @ray.method(concurrency_group="control")
     def ask(self, role: str, question: Callable[[Any], T]) -> T:
@@ -249,6 +262,9 @@ class Stage:
     def counts(self) -> dict[str, tuple[int, int]]:
         """(chunks, dropped) of each role since the channels were opened."""
         return {name: (loop.counts.chunks, loop.counts.dropped) for name, loop in self._loops.items()}
+
+    def _moved(self) -> int:
+        return sum(loop.counts.chunks + loop.counts.dropped for loop in list(self._loops.values()))
 
     @ray.method(concurrency_group="control")
     def close(self, directory: str) -> None:

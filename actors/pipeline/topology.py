@@ -17,6 +17,7 @@ without a hop. The ring of the pcm edge bounds the chunks in flight between alig
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -38,6 +39,8 @@ from characters.model.plan import check_plan as check_model_plan
 # Chunks of a model whose chunks can be cut that may be between aligner and publisher: one is shown, one waits, one is
 # made anew after a cut, and one more may be cut away meanwhile. The aligner issues no more than it needs.
 _CUT_SLOTS = 4
+_LEAST_CPUS = 0.001  # a bundle without any resource is none
+_LEAST_GPUS = 0.001  # of a shared one, for a process that only waits
 
 
 @dataclass
@@ -78,6 +81,10 @@ class Profile:
         exact_timings: whether each stage waits for the GPU at its end, so that its stamps are exact.
         random_weights: whether a model without trained weights may be served. Its pictures are noise.
         mark: whether the picture shows the words "AI-generated". The room's metadata say so in any case.
+        standby: processes that wait with everything loaded, to take the place of one that dies or hangs: "none", "room"
+            (for the room's, on a CPU, 0.5 GB), or "all". On CPUs one process stands by for all, 0.6 GB with the small
+            model; on GPUs another one for the model's, with a GPU of its own or next to nothing of a shared one, and
+            memory for all that they load (`characters plan` says how much).
         voice: how the character hears, thinks and speaks.
         scaling: how many sessions run at a time.
     """
@@ -95,6 +102,7 @@ class Profile:
     exact_timings: bool = True
     random_weights: bool = False
     mark: bool = False
+    standby: str = "none"
     voice: VoiceConfig = field(default_factory=VoiceConfig)
     scaling: Scaling = field(default_factory=Scaling)
 
@@ -105,6 +113,8 @@ class Profile:
             raise ValueError(f"dtype must be bfloat16 or float32, not {self.dtype!r}")
         if self.precision not in BYTES:
             raise ValueError(f"precision must be bf16 or fp8, not {self.precision!r}")
+        if self.standby not in ("none", "room", "all"):
+            raise ValueError(f"standby must be none, room or all, not {self.standby!r}")
         if not (0 < self.gpus < 1 or self.gpus == 1):
             raise ValueError("gpus must be 1 or a share of one GPU between 0 and 1")
         if min(self.cpus, self.flight, self.context) < 0 or self.threads < 1:
@@ -149,6 +159,21 @@ class StageSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Standby:
+    """A process that waits to take a stage's place.
+
+    Attributes:
+        name: unique among stages and standbys.
+        stages: names of those that it can become.
+        bundle: resources. It has GPUs exactly if those stages have: the two then change places.
+    """
+
+    name: str
+    stages: tuple[str, ...]
+    bundle: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Edge:
     """Which role sends what to which.
 
@@ -179,17 +204,19 @@ class Topology:
         model: checked config of the profile's model.
         stages: processes, the room's first.
         edges: of all roles, in an order in which the stages can open them one after another without a deadlock.
+        standbys: see `Profile.standby`.
     """
 
     profile: Profile
     model: ModelConfig
     stages: tuple[StageSpec, ...]
     edges: tuple[Edge, ...]
+    standbys: tuple[Standby, ...] = ()
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """Resources of the stages, for a placement group."""
-        return [dict(stage.bundle) for stage in self.stages]
+        """Resources of the stages, then of the standbys, for a placement group."""
+        return [*(dict(stage.bundle) for stage in self.stages), *(dict(standby.bundle) for standby in self.standbys)]
 
     @property
     def spans(self) -> list[str]:
@@ -290,12 +317,25 @@ def plan_topology(profile: Profile) -> Topology:
         TensorSpec((model.clock.samples,), "float32"),
         profile.flight or chunks_in_flight(plan),
     )
-    return Topology(profile, model, tuple(stages), tuple(edges))
+    return Topology(profile, model, tuple(stages), tuple(edges), _standbys(profile, stages))
+
+
+def _standbys(profile: Profile, stages: Sequence[StageSpec]) -> tuple[Standby, ...]:
+    if profile.standby == "none":
+        return ()
+    names, idle = tuple(stage.name for stage in stages), {"CPU": _LEAST_CPUS}  # it only waits
+    if profile.standby == "all" and profile.device == "cpu":
+        return (Standby("standby", names, idle),)
+    room = Standby("standby.room", names[:1], idle)
+    if profile.standby == "room":
+        return (room,)
+    gpus = profile.gpus if profile.gpus == 1 else _LEAST_GPUS
+    return (room, Standby("standby.model", names[1:], {**idle, "GPU": gpus}))
 
 
 def _resources(profile: Profile) -> tuple[dict[str, float], dict[str, float]]:
     """Of the room's process, and of one of the model's."""
-    cpu = {"CPU": profile.cpus} if profile.cpus else {"CPU": 0.001}
+    cpu = {"CPU": profile.cpus or _LEAST_CPUS}
     return cpu, {**cpu, "GPU": profile.gpus} if profile.device == "cuda" else cpu
 
 
@@ -317,7 +357,7 @@ def _window_topology(profile: Profile, model: ModelConfig) -> Topology:
         Edge("generator-frames-publisher", "generator", "publisher", "frames", frames, "shared_memory", slots - 1),
         Edge("aligner-pcm-publisher", "aligner", "publisher", "pcm", pcm, "local", slots),
     )
-    return Topology(profile, model, stages, edges)
+    return Topology(profile, model, stages, edges, _standbys(profile, stages))
 
 
 def check_weights(topology: Topology) -> None:

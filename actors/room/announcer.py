@@ -15,6 +15,7 @@ from actors.voice.tasks import Tasks
 log = logging.getLogger(__name__)
 
 CAPTIONS, NOTICES, FIGURES = "lk.transcription", "characters.notice", "characters.figures"
+STATE = "lk.agent.state"  # attribute of the character's participant: an AgentState
 HEARS = "characters.hears"  # attribute of the character's participant: identity of the one it hears; "" for nobody
 _SEND_SECONDS = 5.0
 _FIGURES_SECONDS = 1.0
@@ -38,6 +39,7 @@ class Announcer:
         self._room, self._hears, self._make_figures = room, hears, figures
         self._outbox = Outbox(room)
         self._state: AgentState = "listening"
+        self._still = False
         self._changed = asyncio.Event()
         room.on("reconnected", self.refresh)  # a media server that was started again has forgotten the state
         for work in (self._outbox.run(), self._send_state(), self._send_figures()):
@@ -72,20 +74,26 @@ class Announcer:
         self._state = state
         self.refresh()
 
+    def still(self, still: bool) -> None:
+        """Whether the picture stands still: whoever shows no face does not speak, whatever was meant to be said."""
+        self._still = still
+        self.refresh()
+
     def refresh(self) -> None:
         """Send the state again: the room may not have it, or `hears` may have changed."""
         self._changed.set()
 
     async def _send_state(self) -> None:
-        """As an attribute of the participant; "initializing" instead of "listening" until the character hears."""
+        """As an attribute of the participant; "initializing" while the picture stands, or until the character hears."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             ready, heard = self._hears()
-            state = "initializing" if self._state == "listening" and not ready else self._state
+            waiting = self._still or (self._state == "listening" and not ready)
+            state = "initializing" if waiting else self._state
             try:
                 async with asyncio.timeout(_SEND_SECONDS):
-                    await self._room.local_participant.set_attributes({"lk.agent.state": state, HEARS: heard})
+                    await self._room.local_participant.set_attributes({STATE: state, HEARS: heard})
             except Exception as error:  # without a connection; `reconnected` sends it again
                 log.warning("cannot send the character's state to the room: %r", error)
 

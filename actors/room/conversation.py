@@ -42,6 +42,10 @@ _TROUBLE = {
 _TROUBLE_THINKING = "The character has trouble answering at the moment."
 _ONE_IS_HEARD = "Of the microphones in this call, {}'s is heard."
 _TOO_FAST = "That is more than I can read at once: please send it again in a moment."
+_STILL = "The picture stands still for a moment: part of the character does not answer."
+_RESTARTED = "one of the character's processes ended and was started again"
+_STILL_SECONDS = 1.0  # without a chunk; three are late by then
+_LOOK_SECONDS = 0.2
 _BACK_AGAIN = "Sorry, I was gone for a moment. Where were we?"
 
 
@@ -92,6 +96,7 @@ class Conversation:
         # A room that a new process joins may be one that everybody has left long ago.
         self._alone_since: float | None = time.monotonic() - state.get("alone", 0.0)
         self._greeted = False
+        self._shown, self._still = time.monotonic(), False  # when the newest chunk was, and whether it was long ago
         self._bridge = VoiceBridge(character, parts, self._on_event, config)
         self._bridge.restore([Message(role, text) for role, text in state.get("history", [])], response_id)
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
@@ -108,6 +113,7 @@ class Conversation:
         for method in ("interrupt", "lk.clear_buffer"):
             room.local_participant.register_rpc_method(method, self._on_interrupt)
         self._tasks.spawn(self._bridge.start())
+        self._tasks.spawn(self._watch_picture())
         self._count_users()
 
     def snapshot(self) -> dict[str, Any]:
@@ -125,9 +131,10 @@ class Conversation:
         """So many samples of a response have been played in all; from any thread."""
         self._loop.call_soon_threadsafe(self._bridge.report_played, response_id, samples)
 
-    def notify(self, text: str) -> None:
-        """Tell the user something about the session; from any thread."""
-        self._loop.call_soon_threadsafe(self._announcer.notify, text)
+    def interrupted(self) -> None:
+        """Another process of the session was replaced: tell the user, and that the picture stands; from any thread."""
+        self._loop.call_soon_threadsafe(self._announcer.notify, _RESTARTED)
+        self._loop.call_soon_threadsafe(self._stand_still)
 
     @property
     def alone(self) -> float:
@@ -217,7 +224,24 @@ class Conversation:
 
     def _on_published(self, work: float, frames: int) -> None:
         self._figures.add_chunk(work, frames)
+        self._shown = time.monotonic()
+        if self._still:
+            self._still = False
+            self._announcer.still(False)
         self._greet()
+
+    async def _watch_picture(self) -> None:
+        """Chunks come even while the character is silent. If none does, the user is not to wait for an answer."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._figures.chunks and not self._still and time.monotonic() - self._shown > _STILL_SECONDS:
+                self._stand_still()
+                if self._may_hear_of_it.take("picture"):
+                    self._announcer.notify(_STILL)
+
+    def _stand_still(self) -> None:
+        self._still = True
+        self._announcer.still(True)
 
     # From the bridge.
 

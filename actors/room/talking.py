@@ -83,7 +83,7 @@ class TalkingPublisher(RoomPublisher):
     def resume(self) -> None:
         """See `LoopRole.resume`."""
         if self.conversation is not None:
-            self.conversation.notify("one of the character's processes ended and was started again")
+            self.conversation.interrupted()
 
     def step(self, header: Header | None, inputs: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
         """See `LoopRole.step`."""

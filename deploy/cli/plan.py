@@ -29,9 +29,9 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
     from characters.console import PipedConsole
     from characters.model.config import load_model_config, with_context
     from deploy.planning.cluster import parse_cluster
-    from deploy.planning.cost import deadline
+    from deploy.planning.cost import deadline, standby_memory
     from deploy.planning.fleet import sessions_held
-    from deploy.planning.plan import kept
+    from deploy.planning.plan import USABLE, kept
     from deploy.planning.plan import plan as look
     from deploy.planning.rates import How, ModelTimes, Rate, Rates
 
@@ -64,6 +64,12 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
         f"{cluster}; p99 must be within {deadline(config):.1f} ms{attends}",
         highlight=False,
     )
+    for v in [v for v in verdicts if v.option][:1]:
+        need, room = standby_memory(config, v.plan, cluster.rates[v.kind]), cluster.rates[v.kind].memory.value
+        fits = (
+            f"{need:.1f} of its {room:.0f} GB" if need < USABLE * room else f"which has no room for the {need:.1f} GB"
+        )
+        console.print(f"`standby: all` takes one {v.kind} more a session of the best plan, {fits}", highlight=False)
     for kind, r in cluster.rates.items():
         named = [v for v in (*vars(r).values(), *r.models.values()) if isinstance(v, (Rate, ModelTimes))]
         guessed = sum(v.how is How.estimated for v in named)

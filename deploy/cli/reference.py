@@ -147,6 +147,8 @@ VARIABLES = {
         "RAY_USAGE_STATS_ENABLED": '"0": Ray reports nothing.',
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": '"0": Ray keeps every port on loopback.',
         "RAY_worker_niceness": '"0": by default Ray\'s workers give way to every other process.',
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": '"1": Serve starts a dead proxy again after 3 checks, not 30 s.',
+        "RAY_task_events_max_num_task_in_gcs": '"1000": calls that Ray remembers, at 3 KB each; by default 100,000.',
         "RAY_SERVE_LOG_TO_STDERR": '"0": Serve logs to files only.',
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": '"0": Ray leaves CUDA_VISIBLE_DEVICES of processes without a GPU alone.',
         "CUDA_DEVICE_ORDER": '"PCI_BUS_ID": GPUs are counted as `nvidia-smi` counts them.',

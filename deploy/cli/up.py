@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -20,6 +21,7 @@ import click
 
 from characters.errors import UserError
 from deploy.cli import web_client
+from deploy.cli.watch import RayEnded, adopt_orphans, end_descendants, keep_watch
 from deploy.serving import livekit_server
 from deploy.serving.settings import LOOPBACK, check_port, load_settings
 
@@ -30,6 +32,9 @@ ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # by default Ray's workers give way to everything else: a live picture would stutter
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # A proxy that has died misses three checks before it is started again; by default they are 10 s apart.
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    "RAY_task_events_max_num_task_in_gcs": "1000",  # calls that Ray remembers, at 3 KB each: by default 100,000
 }
 
 
@@ -67,8 +72,17 @@ def up(profile: str, pipelines: int, port: int, host: str, dashboard: bool) -> N
         if not web_client.is_there():
             click.echo("fetching the page's LiveKit client, once")
             web_client.fetch()
+        ended: RayEnded | None = None
         with temporary_folder():
-            _serve(args, host, dashboard, page, stop)
+            try:
+                _serve(args, host, dashboard, page, stop)
+            except RayEnded as error:
+                ended = error
+        if ended is not None:
+            click.echo(f"error: {ended}", err=True)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(2)  # Ray's part of this process would wait for what is gone
 
 
 def _check_profile(args: dict[str, Any]) -> None:
@@ -108,6 +122,7 @@ def _serve(args: dict[str, Any], host: str, dashboard: bool, page: str, stop: th
         object_store_memory=500 << 20,
     )
     # Ray has put its own handler on SIGTERM.
+    adopt_orphans()
     handlers = [(s, signal.signal(s, lambda *_: stop.set())) for s in (signal.SIGINT, signal.SIGTERM)]
     try:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -122,14 +137,27 @@ def _serve(args: dict[str, Any], host: str, dashboard: bool, page: str, stop: th
                 # Ray has written its own dashboards by now; before that, it empties the folder.
                 provision(Path(node.get_session_dir_path()) / "metrics" / "grafana")
             click.echo(f"open {page} in a browser and allow the microphone; Ctrl-C stops everything")
-        stop.wait()
+        started = ray.get_runtime_context().worker.node.all_processes
+        own = {name: found[0].process for name, found in started.items()}
+        keep_watch(own, lambda: running_at(page.split("/#")[0]), stop, click.echo)
         click.echo("stopping")
+    except RayEnded:
+        end_descendants()
+        raise
+    except BaseException:
+        _stop(ray, serve)
+        raise
+    else:
+        _stop(ray, serve)
     finally:
-        with contextlib.suppress(Exception):
-            serve.shutdown()
-        ray.shutdown()
         for number, handler in handlers:
             signal.signal(number, handler)
+
+
+def _stop(ray: Any, serve: Any) -> None:
+    with contextlib.suppress(Exception):
+        serve.shutdown()
+    ray.shutdown()
 
 
 def _run(serve: Any, application: Any, name: str, external: bool, stop: threading.Event) -> None:

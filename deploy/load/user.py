@@ -34,6 +34,7 @@ class Seen:
     rendered: list[tuple[float, int]] = field(default_factory=list)  # number of a frame, now and then
     notices: list[str] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
+    states: list[tuple[float, str]] = field(default_factory=list)  # of the character: "listening", ...; "gone"
 
 
 class NotSeen(Exception):
@@ -63,6 +64,8 @@ class User:
         """Connect, and publish."""
         self.room.on("track_subscribed", lambda track, *_: self._spawn(self._take(track)))
         self.room.on("data_received", self._on_data)
+        self.room.on("participant_attributes_changed", self._on_attributes)
+        self.room.on("participant_disconnected", lambda who: self._on_attributes({"lk.agent.state": "gone"}, who))
         self.room.register_text_stream_handler(
             "lk.transcription", lambda reader, who: self._spawn(self._caption(reader, who))
         )
@@ -217,6 +220,10 @@ class User:
         """Whether it is an identity that the application gives to no user."""
         who = self.room.remote_participants.get(identity)
         return identity == _CHARACTER or (who is not None and who.kind == rtc.ParticipantKind.PARTICIPANT_KIND_AGENT)
+
+    def _on_attributes(self, changed: dict[str, str], who: rtc.Participant) -> None:
+        if who.identity == _CHARACTER and (state := changed.get("lk.agent.state")):
+            self.seen.states.append((time.monotonic(), state))
 
     def _on_data(self, packet: rtc.DataPacket) -> None:
         if packet.participant is None or not self._is_character(packet.participant.identity):

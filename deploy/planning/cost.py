@@ -155,6 +155,13 @@ def estimate(name: str, model: ModelConfig, plan: ParallelPlan, rates: Rates, li
     )
 
 
+def standby_memory(model: ModelConfig, plan: ParallelPlan, rates: Rates) -> float:
+    """GB of the process that stands by for all of the model's: everything that each of them has loaded, together."""
+    precision: Format = "fp8" if rates.gemm_fp8 else "bf16"
+    loaded = sum(memory_bytes(part, model, precision) - RESERVED_BYTES for part in shards(plan, model))
+    return (loaded + max(plan.decoder, 1) * _decoder_memory(model, plan) + RESERVED_BYTES) / 1e9
+
+
 def share_ms(model: ModelConfig, plan: ParallelPlan, rates: Rates, layers: int) -> float:
     """All that one GPU of a sequence group computes for a chunk in `layers` layers, without waiting for the others."""
     rows = shard_rows(model.tokens, plan.sequence)
@@ -226,11 +233,16 @@ def _memory(model: ModelConfig, plan: ParallelPlan, rates: Rates, parts: list[Sh
     """Bytes of the fullest GPU."""
     precision: Format = "fp8" if rates.gemm_fp8 else "bf16"
     shard = max(memory_bytes(part, model, precision) for part in parts)
-    decoder = _SMALL_DECODER_BYTES
-    if model.autoencoder.wan is not None:
-        pixels = model.height * model.width / max(plan.decoder, 1)
-        decoder = _WAN_DECODER_WEIGHTS + _WAN_DECODER_STATE * pixels
+    decoder = _decoder_memory(model, plan)
     return max(shard, decoder + RESERVED_BYTES) if plan.decoder else shard + decoder
+
+
+def _decoder_memory(model: ModelConfig, plan: ParallelPlan) -> float:
+    """Bytes of one decoder's weights and features."""
+    if model.autoencoder.wan is None:
+        return _SMALL_DECODER_BYTES
+    pixels = model.height * model.width / max(plan.decoder, 1)
+    return _WAN_DECODER_WEIGHTS + _WAN_DECODER_STATE * pixels
 
 
 def _cache_bytes(rates: Rates) -> int:

@@ -140,7 +140,13 @@ class Pipeline:
             raise PipelineBroken(f"getting ready for the next session takes over {self._renewal_limit:.0f} s")
         if self._busy:  # a running gang looks after itself, and tells the session if it fails
             return
-        await _apart(self._gang.check)
+        try:
+            await _apart(self._gang.check)
+        except ray.exceptions.RayError as error:
+            if not self._busy:  # the others keep their weights
+                log.warning("a process of the idle pipeline has ended: %s", error)
+                self._busy = True
+                self._begin_renewal(self._gang)
 
     async def _is_over(self, session: SessionSpec) -> bool:
         """Whether the application's record says so; not if it cannot be asked."""
@@ -174,6 +180,7 @@ class Pipeline:
         """Get ready for the next session. Raises nothing: what cannot be mended is told by the health check."""
         gang.on_state = lambda state, reason: None
         if starting is not None:  # a user may leave before the session has begun
+            gang.abandon()
             await asyncio.wait([starting])
             starting.exception()  # if there was one, `renew` tells of it
         if session is not None:

@@ -15,6 +15,7 @@ import numpy as np
 from livekit import api
 
 from actors.pipeline.session import RoomAddress, SessionSpec
+from actors.room.announcer import STATE
 from characters.character import LoadedCharacter, list_characters
 from characters.errors import UserError
 from characters.media.framing import Framing
@@ -33,6 +34,7 @@ _TICK_SECONDS = 0.5
 _RECONCILE_TICKS = 10
 _LIVEKIT_SECONDS = 3.0
 _FOLLOW_SECONDS = 1.0
+_SILENCE_SECONDS = 5.0  # of Ray; it is asked twice a second
 _MOVES = 3  # a session that takes its pipeline down with it must not take all of them
 
 
@@ -70,6 +72,10 @@ class Pipelines(Protocol):
 
     async def trace(self, room: str) -> dict[str, Any]:
         """The Chrome trace of the session whose room's actor has this name."""
+        ...
+
+    async def stay(self) -> bool:
+        """Whether they go on when this process ends, because another one is to follow it."""
         ...
 
 
@@ -119,6 +125,7 @@ class SessionManager:
             settings.admission, settings.grace_s, settings.join_s, settings.poll_s, clock, settings.max_session_s
         )
         self.replicas = Replicas()
+        self._looked_at = clock()  # when Ray last said how the pipelines stand
         self.live = Live()
         self._clock, self._metrics = clock, metrics
         self._pipelines, self._frame_size, self._records = pipelines, frame_size, records
@@ -152,17 +159,23 @@ class SessionManager:
     @property
     def shortfall(self) -> str:
         """What is asked for and cannot be had; "" for nothing."""
-        now = self.replicas
+        now, silent = self.replicas, self._clock() - self._looked_at
+        if silent > _SILENCE_SECONDS:
+            return f"Ray has not answered for {silent:.0f} s: nobody can be let in, and nothing that dies is replaced"
         if now.lacking:
             return now.lacking
         return shortfall(now.target, len(now.ready), now.capacity) or ""
 
     async def close(self) -> None:
-        """End every session."""
-        for session in self.sessions.all():
-            self.act(self.sessions.cancel(session))
+        """End every session; or, in an upgrade, leave them to the process that comes after this one."""
+        if stay := await self._pipelines.stay():
+            log.warning("%d calls are left to the process that follows", len(self._calls))
+        else:
+            for session in self.sessions.all():
+                self.act(self.sessions.cancel(session))
         await self.remember()
-        tasks = [*self._calls.values()]
+        # To cancel a call would end its session. Without its caller it goes on, as after this process's death.
+        tasks = [] if stay else [*self._calls.values()]
         for task in [*self._tasks, *tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, *tasks, return_exceptions=True)
@@ -274,7 +287,8 @@ class SessionManager:
             async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
                 async for run in events:
                     log.info("session %s: %s: %s", session.id, run.state, run.reason)
-                    told, self._runs[session.id] = run.state, run
+                    told = run.state
+                    self._take(session, run)
             if told != "stopped" and not session.over:
                 raise PipelineGone("the call ended by itself, without a reason")
         except PipelineGone as error:
@@ -297,7 +311,7 @@ class SessionManager:
             See `_run`.
         """
         while run is not None:
-            self._runs[session.id] = run
+            self._take(session, run)
             await asyncio.sleep(_FOLLOW_SECONDS)
             if self.replicas.there and run.pipeline not in self.replicas.there:
                 return True
@@ -306,6 +320,19 @@ class SessionManager:
             except Exception as error:
                 log.warning("cannot ask how session %s stands: %s", session.id, error)
         return False
+
+    def _take(self, session: Session, run: Run) -> None:
+        """What a pipeline says of a session."""
+        before, self._runs[session.id] = self._runs.get(session.id), run
+        if run.state == "rebuilding" and (before is None or before.state != run.state):
+            self._spawn(self._tell_of_rebuilding(session.room))
+
+    async def _tell_of_rebuilding(self, room: str) -> None:
+        """The room's process cannot say so if it is the one that has died: its state would stand, and the picture."""
+        update = api.UpdateParticipantRequest(room=room, identity=CHARACTER, attributes={STATE: "initializing"})
+        with contextlib.suppress(Exception):  # the character may be out of the room already
+            async with asyncio.timeout(_LIVEKIT_SECONDS):
+                await self._livekit().room.update_participant(update)
 
     def _ended(self, session: Session, call: asyncio.Task[bool]) -> None:
         """The streaming call of a session is over."""
@@ -323,6 +350,7 @@ class SessionManager:
             # Until Serve has noticed, too: nobody is to be sent there.
             self.sessions.capacity = self._capacity(self.replicas.ready - {gone})
             self._spawn(asyncio.to_thread(self._records.report, session.id, None))
+            self._spawn(self._tell_of_rebuilding(session.room))
             self.act(self.sessions.displaced(session))
         else:
             self._spawn(self._close_room(session.room))
@@ -362,6 +390,7 @@ class SessionManager:
 
     async def _look(self) -> None:
         now = self.replicas = await self._pipelines.look()
+        self._looked_at = self._clock()
         self.sessions.capacity = self._capacity(now.ready)
         self.sessions.refuse(now.lacking)
         told = self.shortfall or now.note

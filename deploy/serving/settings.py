@@ -59,6 +59,8 @@ class Settings:
             holder of a key that has a name, or else an address. Not for names below `tenants` of the admission, which
             have their own numbers, and not for loopback: that is you, or a proxy that does not say for whom it asks.
         max_session_s: seconds after which a conversation ends; 0 = never.
+        drain_s: seconds that a pipeline which is removed, or replaced by a newer version, may take to finish its
+            conversation. After that the conversation moves to another pipeline.
         http_port: port that Serve listens on; LiveKit's webhooks go there.
         livekit_port: port of the application's own LiveKit server; 0 = 7880, or the next one that is free.
         seed: seed of the noise and of the idle motion.
@@ -82,6 +84,7 @@ class Settings:
     poll_s: float = 30.0
     sessions_per_client: int = 4
     max_session_s: float = 0.0
+    drain_s: float = 86_400.0
     http_port: int = HTTP_PORT
     livekit_port: int = 0
     seed: int = 0
@@ -95,8 +98,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.pipelines < 1:
             raise UserError("pipelines must be at least 1")
-        if min(self.grace_s, self.join_s, self.poll_s) <= 0 or self.max_body < 1024:
-            raise UserError("grace_s, join_s and poll_s must be positive, max_body at least 1024")
+        if min(self.grace_s, self.join_s, self.poll_s, self.drain_s) <= 0 or self.max_body < 1024:
+            raise UserError("grace_s, join_s, poll_s and drain_s must be positive, max_body at least 1024")
         if not self.frame_ancestors.isprintable() or set(self.frame_ancestors) & set(";,"):
             raise UserError("frame_ancestors is a list of sites, separated by spaces, or 'none'")
         if min(self.sessions_per_client, self.max_session_s) < 0:

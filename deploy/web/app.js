@@ -227,10 +227,11 @@ function say(text) {
 }
 
 function show() {
-  const active = call.joined && $("frame").hasAttribute("data-live") && heart !== "initializing";
+  const seen = call.joined && $("frame").hasAttribute("data-live");
+  const active = seen && heart !== "initializing";
   const muted = call.joined && !call.listening;
   const state = { speaking: "Speaking", thinking: "Thinking…", listening: muted ? "Waiting for your text" : "Listening" };
-  const text = message || (active ? state[heart] : `${captions.name} is on the way…`);
+  const text = message || (active ? state[heart] : seen ? "One moment…" : `${captions.name} is on the way…`);
   if ($("state").textContent !== text) $("state").textContent = text;
   $("state").dataset.is = active && !message ? heart : "waiting";
   $("frame").toggleAttribute("data-speaking", active && heart === "speaking");

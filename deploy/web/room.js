@@ -64,6 +64,7 @@ export class Call {
   #acks = new Map(); // id of a message on its way -> what its ack calls
   #read = new Set(); // ids of notices that have been shown
   #witness;
+  #still = false; // the picture stands: such a face does not speak
 
   /**
    * @param {{video: HTMLVideoElement, audio: HTMLAudioElement}} elements
@@ -83,7 +84,7 @@ export class Call {
     this.#witness = new Witness(elements.video, (report) => {
       const data = new TextEncoder().encode(JSON.stringify(report));
       this.#room?.localParticipant.publishData(data, { reliable: false, topic: RENDERED }).catch(() => {});
-    });
+    }, (still) => { this.#still = still; this.#judge(this.#character); });
   }
 
   get joined() { return this.#room !== null; }
@@ -219,7 +220,8 @@ export class Call {
 
   #judge(who) {
     if (!who || who !== this.#character) return;
-    const told = who.attributes["lk.agent.state"] ?? (who.isSpeaking ? "speaking" : "listening");
+    const said = who.attributes["lk.agent.state"] ?? (who.isSpeaking ? "speaking" : "listening");
+    const told = this.#still ? "initializing" : said;
     this.#on.state(["initializing", "thinking", "speaking"].includes(told) ? told : "listening");
   }
 

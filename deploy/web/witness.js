@@ -1,37 +1,53 @@
-// Tells the server when its frames were seen: each carries its number, which a worker of the client reads.
+// Tells the server when its frames were seen: each carries its number, which a worker of the client reads. Tells the page
+// when none comes any more.
 
 export const RENDERED = "characters.rendered";
 const APART_MS = 150; // between two frames that are told of
 const REPORT_MS = 1000;
 const LONGEST = 100; // frames of a report
+const STILL_MS = 1200; // without a frame: the picture stands
+const LOOK_MS = 200;
+
+let hiddenUntil = 0;
+document.addEventListener("visibilitychange", () => { hiddenUntil = performance.now(); });
 
 export class Witness {
-  #video; #send;
+  #video; #send; #stands;
   #track = null;
   #newest = null; // {frame, at}
   #seen = []; // frames that the next report tells of, but the newest: the server may not know its chunk yet
   #timer = null;
+  #shown = 0; // when the newest frame was seen
+  #still = false;
+  #looking = null;
 
   /**
    * @param {HTMLVideoElement} video that the track is attached to
    * @param {(report: Array<[number, number]>) => void} send takes [number of the frame, ms since it was seen] of each
+   * @param {(still: boolean) => void} stands the picture stands still, or moves again
    */
-  constructor(video, send) {
+  constructor(video, send, stands) {
     this.#video = video;
     this.#send = send;
+    this.#stands = stands;
   }
 
   watch(track) {
     this.leave();
     // A browser without these calls shows the character all the same.
-    if (!this.#video.requestVideoFrameCallback || !track.lookupFrameMetadata) return;
+    if (!this.#video.requestVideoFrameCallback) return;
     this.#track = track;
     this.#next(track);
+    this.#looking = setInterval(() => this.#look(), LOOK_MS);
+    if (!track.lookupFrameMetadata) return;
     this.#timer = setInterval(() => this.#report(), REPORT_MS);
   }
 
   leave() {
     clearInterval(this.#timer);
+    clearInterval(this.#looking);
+    this.#shown = 0;
+    this.#stand(false);
     this.#track = this.#newest = null;
     this.#seen = [];
   }
@@ -39,13 +55,27 @@ export class Witness {
   #next(track) {
     this.#video.requestVideoFrameCallback((_, { rtpTimestamp, expectedDisplayTime }) => {
       if (track !== this.#track) return;
-      const frame = rtpTimestamp === undefined ? undefined : track.lookupFrameMetadata({ rtpTimestamp })?.frameId;
+      this.#shown = performance.now();
+      this.#stand(false);
+      const frame = rtpTimestamp === undefined ? undefined : track.lookupFrameMetadata?.({ rtpTimestamp })?.frameId;
       if (frame !== undefined && (!this.#newest || expectedDisplayTime - this.#newest.at >= APART_MS)) {
         if (this.#newest) this.#seen.push(this.#newest);
         this.#newest = { frame, at: expectedDisplayTime };
       }
       this.#next(track);
     });
+  }
+
+  /** A hidden page is shown no frames, and its clock is slow: it says nothing of the picture. */
+  #look() {
+    const since = Math.max(this.#shown, hiddenUntil);
+    if (this.#shown && !document.hidden && performance.now() - since > STILL_MS) this.#stand(true);
+  }
+
+  #stand(still) {
+    if (still === this.#still) return;
+    this.#still = still;
+    this.#stands(still);
   }
 
   async #report() {

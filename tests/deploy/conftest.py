@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,15 @@ _MARK = f"CHARACTERS_TESTS={os.getpid()}".encode()
 
 @dataclass
 class Application:
-    """What a test may know of it."""
+    """What a test may know of it.
+
+    Attributes:
+        address: of the page.
+        mark: of its processes' environment, if they have one of their own.
+    """
 
     address: str
+    mark: str = field(default="", kw_only=True)
 
     def request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """JSON in and out; raises urllib.error.HTTPError."""
@@ -72,17 +78,20 @@ def up(port: int, program: str = "characters.cli.main") -> list[str]:
     return [sys.executable, "-m", program, "up", "--no-dashboard", "--port", str(port)]
 
 
+LIVEKIT = {"LIVEKIT_API_KEY": "key", "LIVEKIT_API_SECRET": "a secret of more than 32 characters"}
+
+
 @pytest.fixture(scope="session")
 def application() -> Iterator[Application]:
     """Profile laptop, one pipeline, started and stopped as by its user."""
     # Metrics leave each process once a second instead of every ten.
-    environment = os.environ | {"RAY_metrics_report_interval_ms": "1000"}
+    environment = os.environ | LIVEKIT | {"RAY_metrics_report_interval_ms": "1000", "CHARACTERS_APPLICATION": "1"}
     command = up(free_ports(18000, 1), "tests.deploy.short_grace")
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         try:
-            yield Application(_printed_address(running))
+            yield Application(_printed_address(running), mark="CHARACTERS_APPLICATION=1")
         finally:
             running.send_signal(signal.SIGINT)
             try:

@@ -47,6 +47,9 @@ class QuietGang:
             file.write(json.dumps(told) + "\n")
         self.on_state("running", "started")
 
+    def abandon(self) -> None:
+        """Nothing to give up."""
+
     def renew(self, topology: Topology) -> None:
         """Nothing to replace."""
         self.topology = topology

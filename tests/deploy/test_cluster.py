@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -18,7 +18,8 @@ from deploy.cli.dashboard import Dashboard
 from deploy.cli.up import ENVIRONMENT
 from deploy.planning.cluster import ISLAND_LABEL
 from deploy.planning.scaling import PIPELINE
-from deploy.serving.settings import free_ports
+from deploy.serving.livekit_server import LivekitServer
+from deploy.serving.settings import LivekitAccess, free_ports
 from tests.deploy.conftest import Application, wait_for
 from tests.deploy.stub_pipeline import StubPipeline
 
@@ -73,6 +74,7 @@ class Hosts(Application):
     dashboard: Dashboard
     cluster: Any
     others: list[Any]
+    settings: dict[str, Any] = field(default_factory=dict)
     users: Users = field(default_factory=Users)
 
     def health(self) -> dict[str, Any]:
@@ -124,14 +126,20 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     profile = tmp_path_factory.mktemp("cluster") / "57b.yaml"
     profile.write_text(PROFILE)
     port, memory = free_ports(18200, 1), {"object_store_memory": 100 << 20}
-    settings = {"profile": str(profile), "http_port": port, "livekit_port": free_ports(17900), "grace_s": 1}
+    settings = {"profile": str(profile), "http_port": port, "grace_s": 1}
     dashboard = {"include_dashboard": True, "dashboard_port": free_ports(18265, 1)}
     kind, label = {"accelerator_type:H200": 1}, {ISLAND_LABEL: str(ISLAND)}
     host = {"num_cpus": 1, "num_gpus": GPUS, "resources": kind, "labels": label, **memory}
+    # A media server beside the application, as in production: it is not part of an upgrade.
+    access = LivekitAccess("", "key", "a secret of more than 32 characters", own=True, port=free_ports(17900))
+    access = replace(access, url=f"ws://127.0.0.1:{access.port}")
     environment = ENVIRONMENT | {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+    livekit = {"URL": access.url, "API_KEY": access.key, "API_SECRET": access.secret}
+    environment |= {f"LIVEKIT_{key}": value for key, value in livekit.items()}
     with pytest.MonkeyPatch.context() as patch:
         for key, value in environment.items():
             patch.setenv(key, value)
+        media = LivekitServer(access, f"http://127.0.0.1:{port}/livekit/webhook")
         cluster = Cluster(initialize_head=True, head_node_args=host | dashboard)
         patch.setattr(app, "Pipeline", StubPipeline)
         cloudpickle.register_pickle_by_value(stub_pipeline)
@@ -143,13 +151,14 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
             page = f"http://{cluster.head_node.address_info['webui_url']}"
             # Added only now, so that the ingress and the media server are on the first, which stays.
             others = [cluster.add_node(**host) for _ in range(HOSTS - 1)]
-            hosts = Hosts(f"http://127.0.0.1:{port}", Dashboard(page), cluster, others)
+            hosts = Hosts(f"http://127.0.0.1:{port}", Dashboard(page), cluster, others, settings)
             yield hosts
             hosts.users.close()
         finally:
             serve.shutdown()
             ray.shutdown()
             cluster.shutdown()
+            media.stop()
             cloudpickle.unregister_pickle_by_value(stub_pipeline)
 
 
@@ -166,6 +175,34 @@ def test_scaling_under_live_sessions_cuts_none(hosts: Hosts) -> None:
         hosts.hang_up(session)
     wait_for(lambda: hosts.replicas() == {"RUNNING": 1}, "who has finished does not go", SLOW)
     wait_for(lambda: hosts.health()["pipelines"] == 1, "a seat too many")
+
+
+def test_another_version_under_live_sessions_cuts_none(hosts: Hosts) -> None:
+    """As by `serve deploy`: every deployment is replaced, the pipelines when their conversations are over."""
+    from ray import serve
+
+    from deploy import app
+
+    first = hosts.talk()
+    newer = app.build(hosts.settings | {"seed": 1})
+    # It waits until the last replica of the version before has gone.
+    upgrade = threading.Thread(target=lambda: serve.run(newer, external_scaler_enabled=True))
+    upgrade.start()
+    wait_for(lambda: hosts.replicas() == {"RUNNING": 1, "STOPPING": 1}, "no other version", SLOW)
+    began = time.monotonic()
+    while time.monotonic() - began < 8:
+        assert hosts.state(first) == "RUNNING"
+        time.sleep(0.3)
+    second = hosts.talk()
+    assert hosts.state(first) == "RUNNING" and hosts.health()["running"] == 2
+    assert hosts.replicas() == {"RUNNING": 1, "STOPPING": 1}, "the second is in the new version"
+    hosts.hang_up(first)
+    wait_for(lambda: hosts.replicas() == {"RUNNING": 1}, "the old version does not go", SLOW)
+    assert hosts.state(first) == "COMPLETED"
+    hosts.hang_up(second)
+    wait_for(lambda: hosts.health()["running"] == 0, "it does not end")
+    upgrade.join(SLOW)
+    assert not upgrade.is_alive()
 
 
 def test_sessions_fill_the_islands_and_move_from_a_host_that_is_gone(hosts: Hosts) -> None:

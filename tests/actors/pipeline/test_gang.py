@@ -277,6 +277,42 @@ def test_a_stage_that_hangs_is_killed_and_replaced(start: Start) -> None:
     assert_goes_on(gang)
 
 
+def test_a_standby_takes_the_place_of_who_dies_or_hangs(start: Start) -> None:
+    """Its weights are loaded: the user waits for the notice, the room and the channels only."""
+    states: list[tuple[float, str]] = []
+    gang = start(profile={"standby": "all"}, on_state=lambda state, reason: states.append((time.monotonic(), state)))
+    told = []
+    for victim, blow in (("decoder", signal.SIGSTOP), ("room", signal.SIGKILL), ("dit.0.0", signal.SIGSTOP)):
+        wait_for_chunks(gang, 8)
+        standby = ray.get(gang._standbys["standby"].pid.remote())
+        eventually(lambda: bool(ray.wait([gang._loading["standby"]], timeout=0)[0]), "no standby is loaded")
+        before, last, count = pids_of(gang), published(gang)[-1], len(states)
+        struck = time.monotonic()
+        os.kill(before[victim], blow)
+        eventually(lambda c=count: len(states) >= c + 2, f"not rebuilt after {victim}")
+        noticed = states[count][0] - struck
+        eventually(lambda n=last: published(gang)[-1:] > [n], "no chunk after the rebuild")
+        shown = time.monotonic() - struck
+        told.append(f"{victim}: noticed after {noticed:.2f} s, next chunk after {shown:.2f} s")
+        after = pids_of(gang)
+        assert after == before | {victim: standby}
+        eventually(lambda b=before, v=victim: not Path(f"/proc/{b[v]}").exists(), "the old process is still there")
+        assert noticed <= 1.5 and shown <= noticed + 3.0, told
+        eventually(lambda: "standby" in gang._standbys, "no other standby is loaded")
+    print("\n" + "\n".join(told))
+    assert [state for _, state in states] == ["running"] + ["rebuilding", "running"] * 3
+
+
+def test_without_its_standby_a_stage_is_loaded_as_before(start: Start) -> None:
+    states: list[str] = []
+    gang = start(profile={"standby": "room"}, on_state=lambda state, reason: states.append(state))
+    wait_for_chunks(gang, 3)
+    os.kill(ray.get(gang._standbys["standby.room"].pid.remote()), signal.SIGSTOP)
+    os.kill(pids_of(gang)["room"], signal.SIGKILL)
+    eventually(lambda: states == ["running", "rebuilding", "running"], f"not rebuilt: {states}")
+    assert_goes_on(gang)
+
+
 def test_a_session_in_which_nothing_moves_is_connected_anew(start: Start) -> None:
     states: list[str] = []
     gang = start(on_state=lambda state, reason: states.append(state), stall_timeout=2.0)

@@ -41,7 +41,11 @@ def test_every_shipped_profile_can_be_laid_out() -> None:
     assert {"laptop", "h200", "h200x4"} <= set(conf_names("deploy"))
     for name in drawn_profiles():
         topology = plan_topology(load_profile(name))
-        assert len(topology.bundles) == len(topology.stages)
+        assert len(topology.bundles) == len(topology.stages) + len(topology.standbys)
+        # Whatever becomes a stage can be of the same use as it was.
+        gpus = {stage.name: "GPU" in stage.bundle for stage in topology.stages}
+        for standby in topology.standbys:
+            assert {gpus[name] for name in standby.stages} == {"GPU" in standby.bundle}
         assert topology.stages[0].name == "room"
 
 
@@ -49,7 +53,8 @@ def test_laptop() -> None:
     topology = plan_topology(load_profile("laptop"))
     assert topology.spans == ["aligner", "dit.0", "decoder", "publisher"]
     assert [stage.name for stage in topology.stages] == ["room", "dit.0.0", "decoder"]
-    assert topology.bundles == [{"CPU": 0.25}] * 3
+    assert topology.bundles == [*[{"CPU": 0.25}] * 3, {"CPU": 0.001}]
+    assert [standby.stages for standby in topology.standbys] == [("room", "dit.0.0", "decoder")]
     assert {(e.source, e.target): (e.spec, e.kind, e.slots) for e in topology.edges} == {
         ("aligner", "dit.0.0"): (TensorSpec((48, 80), "float32"), "shared_memory", 2),
         ("dit.0.0", "decoder"): (TensorSpec((48, 17, 11), "float32"), "shared_memory", 2),
@@ -58,9 +63,23 @@ def test_laptop() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("device", "standby", "stages"),
+    [
+        ("cpu", "none", []),
+        ("cpu", "room", [("room",)]),
+        ("cuda", "room", [("room",)]),
+        ("cuda", "all", [("room",), ("dit.0.0", "decoder")]),
+    ],
+)
+def test_who_stands_by_for_whom(device: str, standby: str, stages: list[tuple[str, ...]]) -> None:
+    topology = plan_topology(Profile(model="small", device=device, standby=standby))
+    assert [found.stages for found in topology.standbys] == stages
+
+
 def test_57b_on_four_gpus() -> None:
     topology = plan_topology(load_profile("h200x4"))
-    assert [bundle.get("GPU", 0) for bundle in topology.bundles] == [0, 1, 1, 1, 1]
+    assert [bundle.get("GPU", 0) for bundle in topology.bundles] == [0, 1, 1, 1, 1, 0]
     (latent,) = topology.outputs("dit.0.0")
     assert (latent.spec, latent.kind) == (TensorSpec((16, 88, 136), "bfloat16"), "nccl")
     assert [edge.target for edge in topology.outputs("aligner")] == ["dit.0.0", "dit.0.1", "dit.0.2", "publisher"]

@@ -21,7 +21,7 @@ from actors.room.announcer import FIGURES, HEARS, NOTICES
 from actors.room.conversation import CHAT, RENDERED, Conversation
 from actors.room.reliable_text import ACK
 from actors.voice.config import VoiceConfig
-from actors.voice.events import VoiceError
+from actors.voice.events import ReplyAudio, VoiceError
 from actors.voice.parts import Parts
 from actors.voice.protocols import Transcript
 from actors.voice.tts import Clause
@@ -214,3 +214,26 @@ def test_a_published_chunk_counts(stage: Stage) -> None:
     stage.conversation.published(Header(0, 0).stamped(0, 1, 2).stamped(1, 2, 2.5).stamped(2, 3, 4), 3)
     stage.do(wait=0.2)
     assert any(figures["chunk_ms"] == 500.0 for figures in stage.room.figures)
+
+
+def test_a_face_that_stands_still_does_not_speak(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hanging process is not heard of through Ray for long; the room sees that no picture comes."""
+    monkeypatch.setattr(conversation, "_STILL_SECONDS", 0.3)
+    header = Header(0, 1).stamped(1, 1.0, 1.05)
+
+    def state() -> str:
+        return stage.room.attributes["lk.agent.state"]
+
+    stage.do(lambda: stage.room.join("ada"), lambda: stage.conversation.published(header, 3))
+    stage.do(lambda: stage.conversation._on_event(ReplyAudio(1, np.zeros(10, np.float32), "a", (), 0)))
+    assert state() == "speaking"
+    stage.do(wait=0.8)
+    assert state() == "initializing"
+    assert [text for text in stage.notices() if "stands still" in text]
+    stage.do(lambda: stage.conversation.published(header, 3))
+    assert state() == "speaking"
+    stage.do(stage.conversation.interrupted)
+    assert state() == "initializing", "a process was replaced, and no picture has come since"
+    assert [text for text in stage.notices() if "started again" in text]
+    stage.do(lambda: stage.conversation.published(header, 3))
+    assert state() == "speaking"

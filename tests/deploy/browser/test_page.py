@@ -77,6 +77,19 @@ def test_a_portrait_that_needs_another_model_says_so(open_page: OpenPage, artefa
         page.screenshot(path=artefacts / "needs.png")
 
 
+def test_a_face_that_stands_still_is_not_said_to_speak(site: Site, open_page: OpenPage, artefacts: Path) -> None:
+    page = open_page(site.url)
+    call(page)
+    said(page, "I'm Ruby!")
+    expect(page.locator("#state")).to_have_text("Listening", timeout=SLOW)
+    write(page, "Please freeze, and say a sentence that is long enough for it.")
+    expect(page.locator("#state")).to_have_text("Speaking", timeout=SLOW)
+    expect(page.locator("#state")).to_have_text("One moment…", timeout=3_000)
+    expect(page.locator("#frame")).not_to_have_attribute("data-speaking", "")
+    page.screenshot(path=artefacts / "still.png")
+    expect(page.locator("#state")).to_have_text(re.compile("Speaking|Listening"), timeout=SLOW)
+
+
 def test_talk_write_interrupt_and_hang_up(site: Site, open_page: OpenPage, artefacts: Path) -> None:
     page = open_page(site.url)
     call(page)

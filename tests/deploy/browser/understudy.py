@@ -48,6 +48,9 @@ class Understudies:
     async def trace(self, room: str) -> dict[str, Any]:
         return {"traceEvents": []}
 
+    async def stay(self) -> bool:
+        return False
+
 
 class Understudy:
     def __init__(self, session: SessionSpec) -> None:
@@ -58,6 +61,7 @@ class Understudy:
         speaking[165:185, 72:104] = (60, 10, 20)
         self._frames = rgb_to_i420(torch.from_numpy(np.stack((still, speaking)))).numpy()
         self._line, self._since, self._segment, self._greeted = "", 0.0, 0, False
+        self._frozen_until = 0.0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._play)
         self._thread.start()
@@ -89,6 +93,7 @@ class Understudy:
         async def heard(reader: Any) -> None:
             if text := await inbox.read(reader):
                 self._say(room, f"You wrote: {text}")
+                self._frozen_until = time.monotonic() + 4.0 * ("freeze" in text)
 
         async def quiet(_: Any) -> str:
             self._finish(room, int((time.monotonic() - self._since) / _LETTER_SECONDS))
@@ -104,6 +109,9 @@ class Understudy:
         begin = time.monotonic()
         frame = 0
         while not self._closed.wait(max(0.0, begin + frame / FPS - time.monotonic())):
+            while time.monotonic() < self._frozen_until:  # as a process that hangs, in the midst of speaking
+                time.sleep(0.05)
+                begin += 0.05
             if frame % FPS == 0:
                 self._once_a_second(room)
             letters = int((time.monotonic() - self._since) / _LETTER_SECONDS)

@@ -28,6 +28,7 @@ def test_plan_shows_what_is_kept_and_why_the_rest_is_not(capsys: pytest.CaptureF
     kept = [line for line in lines if "kept: " in line]
     assert "pipeline 1 x sequence 5 + 0 decoder" in kept[0]
     assert any("pipeline 1 x sequence 3 + 1 decoder" in line and "too slow at p99" in line for line in lines)
+    assert any(line.startswith("`standby: all` takes one H200 more a session of the best plan, ") for line in lines)
 
 
 @pytest.mark.parametrize(

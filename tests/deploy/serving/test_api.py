@@ -38,6 +38,10 @@ class FakePipelines:
         self.started: list[SessionSpec] = []
         self.running = 0
         self.failure: BaseException | None = None
+        self.upgraded = False
+
+    async def stay(self) -> bool:
+        return self.upgraded
 
     async def look(self) -> Replicas:
         ready = frozenset(map(str, range(self.pipelines)))
@@ -661,3 +665,59 @@ def test_a_session_that_died_with_its_pipeline_and_its_ingress_goes_on_in_anothe
     client, manager, pipelines = open_api()
     eventually(lambda: len(pipelines.started) == 1)
     assert client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize("upgraded", [True, False])
+def test_an_ingress_that_is_replaced_leaves_its_sessions_and_one_that_is_stopped_ends_them(
+    open_api: Open, upgraded: bool
+) -> None:
+    client, manager, pipelines = open_api()
+    pipelines.upgraded = upgraded
+    session = client.post("/v1/sessions", json={"character": "amara"}).json()
+    post_event(client, session["room_name"], manager.sessions.get(session["id"]).identity)  # type: ignore[union-attr]
+    eventually(lambda: client.get(f"/v1/sessions/{session['id']}").json()["state"] == "RUNNING")
+    cancelled = list(manager._calls.values())
+    client.portal.call(manager.close)  # type: ignore[union-attr]
+    records = Records("test", open_api.store)  # type: ignore[attr-defined]
+    assert records.over(session["id"]) is not upgraded
+    assert [call.cancelled() for call in cancelled] == [not upgraded]
+
+
+def test_health_says_that_ray_does_not_answer(open_api: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.serving.session_manager._SILENCE_SECONDS", 1.5)
+    client, _, pipelines = open_api()
+    assert client.get("/healthz").json()["status"] == "ok"
+
+    async def never() -> Replicas:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(pipelines, "look", never)
+    eventually(lambda: client.get("/healthz").json()["status"] == "degraded")
+    assert client.get("/healthz").json()["shortfall"].startswith("Ray has not answered for ")
+
+
+def test_the_room_is_told_at_once_that_a_part_of_the_character_is_replaced(
+    open_api: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    async def update(request: Any) -> None:
+        told.append((request.room, request.identity, dict(request.attributes)))
+
+    client, manager, pipelines = open_api()
+    room = SimpleNamespace(update_participant=update)
+    monkeypatch.setattr(manager, "_livekit", lambda: SimpleNamespace(room=room))
+    session = client.post("/v1/sessions", json={"character": "amara"}).json()
+    post_event(client, session["room_name"], manager.sessions.get(session["id"]).identity)  # type: ignore[union-attr]
+    eventually(lambda: bool(pipelines.started))
+
+    async def rebuild() -> None:
+        found = manager.sessions.all()[0]
+        for state in ("rebuilding", "rebuilding", "running"):
+            manager._take(found, Run("0", state))
+        await asyncio.sleep(0)
+
+    client.portal.call(rebuild)  # type: ignore[union-attr]
+    eventually(lambda: bool(told))
+    assert told == [(session["room_name"], "character", {"lk.agent.state": "initializing"})]

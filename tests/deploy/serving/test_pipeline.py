@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 from actors.pipeline.gang import GangFailed
 from actors.pipeline.session import SessionSpec
@@ -27,26 +29,33 @@ class _Gang:
     def __init__(self, topology: Any) -> None:
         self.topology, self.renewed, self.starting = topology, 0, False
         self.fails: Exception | None = None
-        self.seconds = 0.0  # that a renewal takes
+        self.seconds, self.joins = 0.0, 0.5  # that a renewal and a start take
+        self.dead: ray.exceptions.RayError | None = None
+        self.abandoned = threading.Event()
 
     def prepare(self) -> None:
         if self.fails is not None:
             raise self.fails
 
     def check(self) -> None:
-        pass
+        if self.dead is not None:
+            raise self.dead
 
     def start(self, session: Any) -> None:
         self.starting = True
-        time.sleep(0.5)
+        self.abandoned.wait(self.joins)
         self.starting = False
+
+    def abandon(self) -> None:
+        self.abandoned.set()
 
     def renew(self, topology: Any) -> None:
         assert not self.starting
         time.sleep(self.seconds)
         if self.fails is not None:
             raise self.fails
-        self.topology, self.renewed = topology, self.renewed + 1
+        self.topology, self.renewed, self.dead = topology, self.renewed + 1, None
+        self.abandoned.clear()
 
     def stop(self) -> None:
         pass
@@ -114,6 +123,34 @@ def test_who_leaves_before_the_session_has_begun_leaves_the_pipeline_in_order() 
             await first
         await pipeline.drained()
         assert (pipeline.made, pipeline._gang.renewed, pipeline._busy) == (1, 1, False)
+
+    asyncio.run(play())
+
+
+def test_who_leaves_while_the_room_is_joined_holds_nobody_up() -> None:
+    """A room that is closed meanwhile lets nobody in, for half a minute."""
+
+    async def play() -> None:
+        pipeline = _Idle()
+        pipeline._gang.joins = 25.0
+        began = time.monotonic()
+        await hang_up(pipeline, 0.1)
+        await pipeline.drained()
+        assert time.monotonic() - began < 5
+        assert (pipeline.made, pipeline._gang.renewed) == (1, 1), "the model is not loaded again"
+
+    asyncio.run(play())
+
+
+def test_a_process_that_dies_between_sessions_is_replaced_and_not_the_model() -> None:
+    async def play() -> None:
+        pipeline = _Idle()
+        pipeline._gang.dead = ray.exceptions.ActorDiedError()
+        await pipeline.check_health()
+        await pipeline.drained()
+        await pipeline.check_health()
+        assert (pipeline.made, pipeline._gang.renewed) == (1, 1)
+        assert await takes_a_session(pipeline)
 
     asyncio.run(play())
 

@@ -1,4 +1,4 @@
-"""Users who come and go quickly, in a process of their own: python -m tests.deploy.visitors URL TOKEN SECONDS COUNT
+"""Users who come and go quickly, in a process of their own: python -m deploy.load.visitors URL TOKEN SECONDS COUNT
 
 The media server's client ends its process a while after a connection that was given up half-way.
 """
