@@ -124,15 +124,25 @@ class Gang:
             timeout: seconds to wait for resources.
 
         Raises:
-            UserError: no host has room for the bundles, or a role refuses the session.
+            UserError: no host has room for the bundles, or a role refuses the session. The processes stay then, for
+                `renew` and the next one.
             GangFailed: a process died while it started.
         """
         if not self._stages:
             self.prepare(timeout)
         self._session = session
+        refused: UserError | None = None
         with self._failures_end_it():
-            self._reset_stages(list(self._stages))
-            self._connect()
+            try:
+                self._reset_stages(list(self._stages))
+            except RayTaskError as error:
+                if not isinstance(error.cause, UserError):
+                    raise
+                refused = error.cause
+            else:
+                self._connect()
+        if refused is not None:
+            raise refused
         self._become("running", "started")
         self._supervisor = threading.Thread(target=self._supervise, name="gang", daemon=True)
         self._supervisor.start()
@@ -217,6 +227,11 @@ class Gang:
         """
         answer: Any = self.handle("publisher").alone.remote()
         return float(ray.get(answer, timeout=timeout))
+
+    def ended(self, timeout: float = 5.0) -> str:
+        """Why the session is over by itself; "" while it goes on. Raises as `alone` does."""
+        answer: Any = self.handle("publisher").ended.remote()
+        return str(ray.get(answer, timeout=timeout))
 
     def ask(self, role: str, question: Callable[[Any], T]) -> T:
         """What `question` returns for a role, in the role's own process; for tests and benches.

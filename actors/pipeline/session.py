@@ -17,12 +17,15 @@ class RoomAddress:
         kind: "stub" (keeps figures, sends nothing) or "livekit".
         url, token: of the LiveKit server and the character's own access to the room.
         bitrate: of the video, in bits per second.
+        agent: identity of the agent whose sound is spoken here (see `actors.room.avatar`); "" = whoever sends first;
+            None = nobody's: the session holds a conversation of its own.
     """
 
     kind: str = "stub"
     url: str = ""
     token: str = field(default="", repr=False)
     bitrate: int = 1_500_000
+    agent: str | None = None
 
 
 @dataclass(frozen=True)

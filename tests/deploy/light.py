@@ -27,18 +27,32 @@ HEIGHT, WIDTH = 64, 48
 
 
 class LightRoom:
-    """Runs aligner and publisher in a thread, as the stage's loops would."""
+    """Runs aligner and publisher in a thread, as the stage's loops would.
 
-    def __init__(self, access: LivekitAccess, room: str, slug: str, parts: OpenParts) -> None:
+    Args:
+        access, room: where.
+        slug: of the character.
+        parts: of its voice.
+        avatar: its own token and its agent's identity, if it speaks for an agent and has no voice.
+    """
+
+    def __init__(
+        self,
+        access: LivekitAccess,
+        room: str,
+        slug: str,
+        parts: OpenParts,
+        avatar: tuple[str, str] | None = None,
+    ) -> None:
         character = load_character(slug).character
-        token = character_token(access, room, slug, character.name)
+        token, agent = avatar or (character_token(access, room, slug, character.name), None)
         self.turns: list[Turn] = []
         self.aligner = AudioAligner()
         self.publisher = TalkingPublisher(
             lambda session: LivekitRoom(session.room, HEIGHT, WIDTH), self.aligner, parts, VoiceConfig(), 3
         )
         self.publisher.attach(StageContext(self._cancel, self.turns.append, lambda frame, at: None))
-        address = RoomAddress("livekit", access.url, token)
+        address = RoomAddress("livekit", access.url, token, agent=agent)
         self._session = SessionSpec(np.zeros((HEIGHT, WIDTH, 3), np.uint8), room=address, character=character)
         self._cancelled = -1
         self._stop = threading.Event()
@@ -60,6 +74,7 @@ class LightRoom:
         self.publisher.reset(self._session)
         if state:
             self.publisher.restore(state)
+        self.publisher.connect("")
         self._thread = threading.Thread(target=self._run, name="light room", daemon=True)
         self._thread.start()
 
