@@ -8,6 +8,8 @@ import numpy as np
 
 from characters.character import Character
 
+NO_AGENT = "no agent came"  # why the session of an avatar that nobody needed is over
+
 
 @dataclass(frozen=True)
 class RoomAddress:
@@ -19,6 +21,7 @@ class RoomAddress:
         bitrate: of the video, in bits per second.
         agent: identity of the agent whose sound is spoken here (see `actors.room.avatar`); "" = whoever sends first;
             None = nobody's: the session holds a conversation of its own.
+        plain: whether captions go out as plain JSON packets, too, for clients that know no text streams.
     """
 
     kind: str = "stub"
@@ -26,6 +29,7 @@ class RoomAddress:
     token: str = field(default="", repr=False)
     bitrate: int = 1_500_000
     agent: str | None = None
+    plain: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ import logging
 import time
 from typing import Any
 
-from livekit import rtc
-
 from actors.pipeline.context import StageContext
+from actors.pipeline.session import NO_AGENT
 from actors.pipeline.trace import Turn
 from actors.room.livekit import LivekitRoom
 from actors.room.segments import Segment, Segments, Sink
@@ -27,7 +26,6 @@ from characters.chunk import SAMPLE_RATE
 log = logging.getLogger(__name__)
 
 CLEAR, STARTED, FINISHED = "lk.clear_buffer", "lk.playback_started", "lk.playback_finished"
-NO_AGENT = "no agent came"
 _ALIVE = "characters.alive"  # a method that no agent has: its refusal is a sign of life
 _PUMP_SECONDS = 0.05
 _SETTLE_SECONDS = 0.3  # from a cancellation to the report of what left until then: the chunk that is leaving
@@ -36,12 +34,10 @@ _TRIES, _AGAIN_SECONDS = 4, 0.5
 _BEAT_SECONDS, _BEAT_TIMEOUT, _DEAD_SECONDS = 1.0, 1.5, 6.0
 _AWAY_SECONDS = 5.0  # after which an agent that has left does not come back
 _JOIN_SECONDS = 30.0
-# Errors that mean that a call did not arrive; after any other, to call again might finish a segment twice.
-_UNDELIVERED = (
-    rtc.RpcError.ErrorCode.CONNECTION_TIMEOUT,
-    rtc.RpcError.ErrorCode.RECIPIENT_NOT_FOUND,
-    rtc.RpcError.ErrorCode.SEND_FAILED,
-)
+# Codes of `rtc.RpcError`: not acknowledged, no such participant, not sent. After any other, to call again might finish
+# a segment twice.
+_UNDELIVERED = (1501, 1401, 1505)
+_NO_SUCH_METHOD = 1400
 
 
 class Avatar:
@@ -162,7 +158,7 @@ class Avatar:
                     dropped = True
                     log.warning("the agent has sent more than can wait: the rest of a segment is dropped")
                 self._segments.pump()
-        except rtc.StreamError as error:
+        except ConnectionError as error:
             log.warning("a segment has broken off: %s", error)
         finally:
             self._readers.pop(segment.id, None)
@@ -249,17 +245,14 @@ class Avatar:
                 )
                 self._seen = time.monotonic()
                 return
-            except rtc.RpcError as error:
+            except Exception as error:  # rtc.RpcError, or what the SDK raises without a connection
+                code = getattr(error, "code", None)
                 if method == STARTED:
-                    if error.code == rtc.RpcError.ErrorCode.UNSUPPORTED_METHOD:  # agents need not have it
-                        self._tells_start = False
+                    self._tells_start = code != _NO_SUCH_METHOD  # agents need not have it
                     return
-                log.warning("the agent was not told %s: %s (attempt %d)", method, error.message, attempt + 1)
-                if error.code not in _UNDELIVERED:
+                log.warning("the agent was not told %s: %r (attempt %d)", method, error, attempt + 1)
+                if code is not None and code not in _UNDELIVERED:
                     return
-                await asyncio.sleep(_AGAIN_SECONDS)
-            except Exception as error:  # without a connection
-                log.warning("the agent was not told %s: %r", method, error)
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     # Whether there is an agent.
@@ -270,7 +263,7 @@ class Avatar:
         while True:
             await asyncio.sleep(_BEAT_SECONDS)
             now = time.monotonic()
-            if self._room.connection_state != rtc.ConnectionState.CONN_CONNECTED:
+            if not self._room.isconnected():
                 joined = left = self._seen = now  # it is we who are away
                 continue
             if not self._met:
@@ -293,7 +286,7 @@ class Avatar:
                     await self._room.local_participant.perform_rpc(
                         destination_identity=self._agent, method=_ALIVE, payload="", response_timeout=_CALL_SECONDS
                     )
-                except rtc.RpcError as error:
-                    if error.code != rtc.RpcError.ErrorCode.UNSUPPORTED_METHOD:
+                except Exception as error:
+                    if getattr(error, "code", None) != _NO_SUCH_METHOD:
                         return
                 self._seen = time.monotonic()

@@ -21,6 +21,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from characters.errors import did_you_mean
+from deploy.serving.dialects import runway
 from deploy.serving.gate import ApiError, Gate
 from deploy.serving.session_manager import LivekitGone, LivekitRefused, SessionManager
 from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
@@ -169,6 +170,12 @@ def create_api(manager: SessionManager) -> FastAPI:
             raise ApiError(401, "unauthorised", "this server wants an API key: X-API-Key, or Authorization: Bearer")
         return found[0] if found else ""
 
+    session_keys = runway.Keys(settings.livekit.secret)
+
+    def holder_or_user(headers: Headers) -> None:
+        if not session_keys.genuine(headers):
+            holder_of(headers)
+
     def signed(headers: Headers) -> None:
         try:
             verifier.check(headers.get("authorization"))
@@ -194,7 +201,7 @@ def create_api(manager: SessionManager) -> FastAPI:
     )
     app.add_middleware(
         Gate,
-        check={"/v1/": holder_of, "/token": holder_of, _WEBHOOK: signed},
+        check={runway.PATH: holder_or_user, "/v1/": holder_of, "/token": holder_of, _WEBHOOK: signed},
         limit=settings.max_body,
         larger={_WEBHOOK: _WEBHOOK_BODY},
         headers={
@@ -203,10 +210,13 @@ def create_api(manager: SessionManager) -> FastAPI:
         },
         hosts=None if keys else [name.strip().lower() for name in settings.hosts.split(",")],
         anywhere=(_WEBHOOK,),  # asks for a signature instead
+        answers={runway.PATH: runway.error},
     )
     if settings.cors:
         origins = [origin.strip() for origin in settings.cors.split(",")]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+
+    app.add_middleware(runway.AnyOrigin)
 
     @app.exception_handler(ApiError)
     async def on_problem(_: Request, problem: ApiError) -> JSONResponse:
@@ -250,6 +260,8 @@ def create_api(manager: SessionManager) -> FastAPI:
     def limit_of(client: str, holder: str) -> int:
         free = holder in settings.admission.tenants or client in _LOOPBACK
         return 0 if free else settings.sessions_per_client
+
+    app.include_router(runway.create_router(manager, tenant, whose, limit_of))
 
     def check_character(slug: str) -> str:
         if slug not in manager.characters:

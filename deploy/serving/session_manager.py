@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import time
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from livekit import api
 
-from actors.pipeline.session import RoomAddress, SessionSpec
+from actors.pipeline.session import NO_AGENT, RoomAddress, SessionSpec
 from characters.character import LoadedCharacter, list_characters
 from characters.errors import UserError
 from characters.media.portrait import load_portrait
@@ -24,7 +25,7 @@ from deploy.serving.records import Records, Run
 from deploy.serving.session_metrics import SessionMetrics
 from deploy.serving.sessions import MOMENTS, ROOMS, Action, Session, Sessions, State
 from deploy.serving.settings import Settings
-from deploy.serving.tokens import CHARACTER, character_token, room_configuration
+from deploy.serving.tokens import character_identity, character_token, room_configuration
 
 log = logging.getLogger("ray.serve")
 
@@ -163,6 +164,10 @@ class SessionManager:
         if self._api is not None:
             await self._api.aclose()  # type: ignore[no-untyped-call]
 
+    def since_1970(self, moment: float) -> float:
+        """Seconds since 1970 at a moment of the sessions' clock."""
+        return time.time() - self._clock() + moment
+
     def act(self, actions: list[Action]) -> None:
         """Do what the state machine wants done."""
         for action in actions:
@@ -226,6 +231,8 @@ class SessionManager:
             LivekitRefused: the server refuses.
             LivekitGone: it does not answer, or is in trouble itself.
         """
+        if session.external is not None:
+            return
         config = room_configuration(session.room)
         request = api.CreateRoomRequest(
             name=session.room,
@@ -262,13 +269,15 @@ class SessionManager:
         Returns:
             Whether the session has lost its pipeline and is to go on in another.
         """
-        told = ""
+        told, why = "", ""
         try:
             stream = self._pipelines.run(await asyncio.to_thread(self._describe, session))
             async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
                 async for run in events:
                     log.info("session %s: %s: %s", session.id, run.state, run.reason)
-                    told, self._runs[session.id] = run.state, run
+                    told, why, self._runs[session.id] = run.state, run.reason, run
+            if why == NO_AGENT:
+                self.act(self.sessions.failed(session, "no_participant", why))
             if told != "stopped" and not session.over:
                 raise PipelineGone("the call ended by itself, without a reason")
         except PipelineGone as error:
@@ -326,14 +335,21 @@ class SessionManager:
         """What the pipeline needs to know."""
         loaded, live = self.characters[session.character], self.live
         character = live.applied(session.character, loaded.character)
+        if session.overrides:
+            character = dataclasses.replace(character, **session.overrides)
         if session.character not in self._portraits:
             self._portraits[session.character] = load_portrait(loaded.portrait, *self._frame_size)
-        access = self.settings.livekit
-        token = character_token(access, session.room, loaded.slug, character.name)
+        access, external = self.settings.livekit, session.external
+        if external is not None:
+            room = RoomAddress("livekit", external.url, external.token, live.bitrate, external.agent)
+        else:
+            identity = character_identity(session.dialect, session.id)
+            token = character_token(access, session.room, loaded.slug, character.name, identity)
+            room = RoomAddress("livekit", access.url, token, live.bitrate, plain=bool(session.dialect))
         return SessionSpec(
             portrait=self._portraits[session.character],
             seed=self.settings.seed,
-            room=RoomAddress("livekit", access.url, token, live.bitrate),
+            room=room,
             character=character,
             id=session.id,
             user=session.identity,
@@ -370,8 +386,9 @@ class SessionManager:
 
     async def _reconcile(self) -> None:
         """Webhooks can be lost, with a server that dies or one that was never told of us: ask who is in the rooms."""
-        open_ones = {s.room: s for s in self.sessions.all() if s.state in (State.READY, State.RUNNING)}
-        ended = [s.room for s in self.sessions.all() if s.over and not s.seated]
+        ours = [session for session in self.sessions.all() if session.external is None]
+        open_ones = {s.room: s for s in ours if s.state in (State.READY, State.RUNNING)}
+        ended = [s.room for s in ours if s.over and not s.seated]
         if not open_ones and not ended:
             return
         try:
@@ -383,7 +400,7 @@ class SessionManager:
             async with asyncio.timeout(_LIVEKIT_SECONDS):
                 for room, session in open_ones.items():
                     found = await self._livekit().room.list_participants(api.ListParticipantsRequest(room=room))
-                    there = session.identity in {p.identity for p in found.participants if p.identity != CHARACTER}
+                    there = session.identity in {p.identity for p in found.participants}
                     if there != session.present:
                         note = self.sessions.joined if there else self.sessions.left
                         self.act(note(room, session.identity))
