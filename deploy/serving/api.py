@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from characters.errors import did_you_mean
-from deploy.serving.dialects import runway
+from deploy.serving.dialects import anam, bithuman, form, inference, keyframe, runway
 from deploy.serving.gate import ApiError, Gate
 from deploy.serving.session_manager import LivekitGone, LivekitRefused, SessionManager
 from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
@@ -164,7 +164,8 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     def holder_of(headers: Headers) -> str:
         """The name of the key's holder."""
-        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+        own = headers.get("x-api-key") or headers.get("api-secret")  # the latter is bitHuman's
+        given = own or headers.get("authorization", "").removeprefix("Bearer ").strip()
         found = [name for name, key in keys if hmac.compare_digest(given.encode(), key.encode())]
         if keys and not found:
             raise ApiError(401, "unauthorised", "this server wants an API key: X-API-Key, or Authorization: Bearer")
@@ -201,7 +202,13 @@ def create_api(manager: SessionManager) -> FastAPI:
     )
     app.add_middleware(
         Gate,
-        check={runway.PATH: holder_or_user, "/v1/": holder_of, "/token": holder_of, _WEBHOOK: signed},
+        check={
+            runway.PATH: holder_or_user,
+            "/v1/": holder_of,
+            inference.PREFIX: inference.checker(manager),
+            "/token": holder_of,
+            _WEBHOOK: signed,
+        },
         limit=settings.max_body,
         larger={_WEBHOOK: _WEBHOOK_BODY},
         headers={
@@ -210,7 +217,10 @@ def create_api(manager: SessionManager) -> FastAPI:
         },
         hosts=None if keys else [name.strip().lower() for name in settings.hosts.split(",")],
         anywhere=(_WEBHOOK,),  # asks for a signature instead
-        answers={runway.PATH: runway.error},
+        answers={
+            runway.PATH: runway.error,
+            **dict.fromkeys((anam.PATH, bithuman.PATH, keyframe.PATH, inference.PREFIX), form.error),
+        },
     )
     if settings.cors:
         origins = [origin.strip() for origin in settings.cors.split(",")]
@@ -261,7 +271,9 @@ def create_api(manager: SessionManager) -> FastAPI:
         free = holder in settings.admission.tenants or client in _LOOPBACK
         return 0 if free else settings.sessions_per_client
 
-    app.include_router(runway.create_router(manager, tenant, whose, limit_of))
+    for dialect in (runway, anam, bithuman, keyframe):
+        app.include_router(dialect.create_router(manager, tenant, whose, limit_of))
+    app.include_router(inference.create_router(manager))
 
     def check_character(slug: str) -> str:
         if slug not in manager.characters:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
 
@@ -20,10 +22,43 @@ from actors.room.talking import TalkingPublisher
 from actors.voice.config import VoiceConfig
 from actors.voice.parts import OpenParts
 from characters.character import load_character
+from deploy.serving.records import Run
+from deploy.serving.session_manager import Replicas
 from deploy.serving.settings import LivekitAccess
 from deploy.serving.tokens import character_token
 
 HEIGHT, WIDTH = 64, 48
+
+
+class LightPipelines:
+    """See `deploy.serving.session_manager.Pipelines`: sessions with a room's process alone, in threads of this one."""
+
+    def __init__(self, count: int, parts: OpenParts) -> None:
+        self._count, self._parts = count, parts
+        self.rooms: list[LightRoom] = []
+
+    async def look(self) -> Replicas:
+        """All are ready."""
+        ready = frozenset(map(str, range(self._count)))
+        return Replicas(ready, ready, target=self._count, capacity=self._count)
+
+    async def run(self, session: SessionSpec) -> AsyncIterator[Run]:
+        """As `Pipeline.session` does it."""
+        light = LightRoom.of(session, self._parts)
+        await asyncio.to_thread(light.__enter__)
+        self.rooms.append(light)
+        try:
+            yield Run("0", "running", "started")
+            while not (reason := light.publisher.ended()):
+                await asyncio.sleep(0.1)
+            yield Run("0", "stopped", reason)
+        finally:
+            await asyncio.to_thread(light.__exit__, None, None, None)
+            self.rooms.remove(light)
+
+    async def trace(self, room: str) -> dict[str, Any]:
+        """There is none."""
+        return {"traceEvents": []}
 
 
 class LightRoom:
@@ -46,14 +81,25 @@ class LightRoom:
     ) -> None:
         character = load_character(slug).character
         token, agent = avatar or (character_token(access, room, slug, character.name), None)
+        address = RoomAddress("livekit", access.url, token, agent=agent)
+        self._session = SessionSpec(np.zeros((HEIGHT, WIDTH, 3), np.uint8), room=address, character=character)
+        self._make(parts)
+
+    @classmethod
+    def of(cls, session: SessionSpec, parts: OpenParts) -> LightRoom:
+        """For a session of the application."""
+        made = cls.__new__(cls)
+        made._session = session
+        made._make(parts)
+        return made
+
+    def _make(self, parts: OpenParts) -> None:
         self.turns: list[Turn] = []
         self.aligner = AudioAligner()
         self.publisher = TalkingPublisher(
             lambda session: LivekitRoom(session.room, HEIGHT, WIDTH), self.aligner, parts, VoiceConfig(), 3
         )
         self.publisher.attach(StageContext(self._cancel, self.turns.append, lambda frame, at: None))
-        address = RoomAddress("livekit", access.url, token, agent=agent)
-        self._session = SessionSpec(np.zeros((HEIGHT, WIDTH, 3), np.uint8), room=address, character=character)
         self._cancelled = -1
         self._stop = threading.Event()
         self._thread = threading.Thread()

@@ -11,23 +11,20 @@ import hashlib
 import hmac
 import re
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 
-from deploy.serving.dialects.order import Order, place
-from deploy.serving.dialects.rooms import RoomRefused, inspect
+from deploy.serving.dialects.form import Closed, Names, Route, order
+from deploy.serving.dialects.order import Order
 from deploy.serving.gate import ApiError
-from deploy.serving.session_manager import LivekitGone, LivekitRefused, SessionManager
-from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
+from deploy.serving.session_manager import SessionManager
+from deploy.serving.sessions import Session, State
 from deploy.serving.tokens import backend_token, user_token
 
 PATH = "/v1/realtime_sessions"
@@ -37,14 +34,8 @@ _DOCS = "https://docs.dev.runwayml.com/api"
 _CODES = {"queue_timeout": "TALKING_AVATAR.QUEUE_TIMEOUT", "no_participant": "TALKING_AVATAR.NO_PARTICIPANT"}
 _NOT_JOINED = ("not_joined", "no_participant")
 
-Text = Annotated[str, Field(min_length=1)]
 
-
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Avatar(_Closed):
+class Avatar(Closed):
     """Whom to talk to."""
 
     type: Literal["runway-preset", "custom"]
@@ -60,7 +51,7 @@ class Avatar(_Closed):
         return self
 
 
-class Livekit(_Closed):
+class Livekit(Closed):
     """The room of an agent, as its plugin sends it."""
 
     url: str = Field(min_length=1, max_length=2048)
@@ -75,7 +66,7 @@ class Integration(Livekit):
     type: Literal["livekit"]
 
 
-class RealtimeSession(_Closed):
+class RealtimeSession(Closed):
     """A request for a session."""
 
     model: Literal["gwm1_avatars"]
@@ -105,34 +96,8 @@ def error(problem: ApiError) -> JSONResponse:
     return JSONResponse({"error": str(problem), "docUrl": _DOCS}, problem.status, problem.headers)
 
 
-class _Route(APIRoute):
-    """Errors in Runway's form: a text, and 400 for a body that does not fit."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def answer(request: Request) -> Response:
-            try:
-                kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-                if request.method == "POST" and self.body_field is not None and kind != "application/json":
-                    raise ApiError(400, "invalid_request", "Incorrect content type: it must be application/json")
-                return await handle(request)
-            except RequestValidationError as invalid:
-                return error(ApiError(400, "invalid_request", _what_is_wrong(invalid)))
-            except ApiError as problem:
-                return error(problem)
-            except HTTPException as found:
-                return error(ApiError(found.status_code, "http", str(found.detail)))
-
-        return answer
-
-
-def _what_is_wrong(invalid: RequestValidationError) -> str:
-    first = invalid.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
-    if first["type"] == "extra_forbidden":
-        return f'Unrecognized key: "{where}"'
-    return f"{where}: {first['msg']}" if where else str(first["msg"])
+class _Route(Route):
+    error = staticmethod(error)
 
 
 class Keys:
@@ -160,17 +125,6 @@ class Keys:
         return self.opens(given.removeprefix("Bearer ").strip().partition(".")[0], given)
 
 
-def uuid_of(name: str) -> str:
-    """The UUID that a character is known by, always the same: version 4 in form, as clients ask for it."""
-    return str(uuid.UUID(bytes=hashlib.sha256(f"characters/{name}".encode()).digest()[:16], version=4))
-
-
-def presets(text: str) -> dict[str, str]:
-    """`Settings.runway_presets` -> slug by preset."""
-    pairs = (part.partition("=") for part in text.split(",") if part.strip())
-    return {preset.strip(): slug.strip() for preset, _, slug in pairs}
-
-
 def create_router(manager: SessionManager, tenant: Any, client: Any, most: Callable[[str, str], int]) -> APIRouter:
     """The routes.
 
@@ -181,7 +135,7 @@ def create_router(manager: SessionManager, tenant: Any, client: Any, most: Calla
     """
     router = APIRouter(route_class=_Route, tags=[NAME])
     settings, keys = manager.settings, Keys(manager.settings.livekit.secret)
-    known = presets(settings.runway_presets)
+    names = Names(settings.avatar_names, manager.characters)
 
     def find(session_id: str, holder: str) -> Session:
         key = _plain(session_id)
@@ -190,43 +144,15 @@ def create_router(manager: SessionManager, tenant: Any, client: Any, most: Calla
             raise ApiError(404, "unknown_session", "Session not found")
         return session
 
-    def character(avatar: Avatar) -> str:
-        if avatar.presetId is not None:
-            name = known.get(avatar.presetId) or (avatar.presetId if avatar.presetId in manager.characters else "")
-            slug = name or known.get("*", "")
-            hint = "; the setting runway_presets says which character a preset is here"
-        else:
-            wanted = str(avatar.avatarId)
-            slug = next((s for s in manager.characters if wanted in (s, uuid_of(s))), "")
-            hint = ""
-        if slug not in manager.characters:
-            raise ApiError(404, "unknown_character", f"Avatar not found{hint}")
-        return slug
-
     @router.post(PATH)
     async def create(wanted: RealtimeSession, holder: str = tenant, who: str = client) -> dict[str, str]:
         """Ask for a session. With a room of an agent it begins by itself; without, poll it until READY."""
-        slug, room = character(wanted.avatar), None
-        if wanted.room is not None:
-            given = wanted.room
-            try:
-                room = await inspect(given.url, given.token, settings, given.roomName, given.agentIdentity or "")
-            except RoomRefused as refused:
-                raise ApiError(400, "bad_room", f"livekit: {refused}") from None
+        slug = names.slug(wanted.avatar.presetId or str(wanted.avatar.avatarId))
+        given = wanted.room
+        room = (given.url, given.token, given.roomName, given.agentIdentity or "") if given is not None else None
         overrides = {"persona": wanted.personality, "greeting": wanted.startScript}
-        order = Order(slug, NAME, room, float(wanted.maxDuration), {k: v for k, v in overrides.items() if v})
-        try:
-            session = await place(manager, order, tenant=holder, client=who, most=most(who, holder))
-        except NotAdmitted as full:
-            again = full.refused.retry_after
-            headers = {} if again is None else {"Retry-After": str(again)}
-            raise ApiError(429, full.refused.code, full.refused.message, **headers) from None
-        except RoomTaken:
-            raise ApiError(409, "room_taken", "this participant of the room is another session's") from None
-        except LivekitRefused as refusal:
-            raise ApiError(502, "livekit_refused", str(refusal)) from None
-        except LivekitGone as gone:
-            raise ApiError(503, "livekit_unreachable", str(gone), **{"Retry-After": "5"}) from None
+        asked = Order(slug, NAME, None, float(wanted.maxDuration), {k: v for k, v in overrides.items() if v})
+        session = await order(manager, asked, room=room, tenant=holder, client=who, most=most(who, holder))
         return {"id": _dashed(session.id)}
 
     @router.get(PATH + "/{session_id}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deploy.serving.dialects import runway
+from deploy.serving.dialects.form import uuid_of
 from deploy.serving.dialects.rooms import RoomRefused, allowed
 from deploy.serving.settings import LivekitAccess, Settings
 from tests.deploy.agent_double import AGENT, AVATAR, token
@@ -22,7 +22,7 @@ from tests.deploy.serving.test_webhook import ACCESS
 
 __all__ = ["open_api"]
 PATH = "/v1/realtime_sessions"
-AMARA = {"model": "gwm1_avatars", "avatar": {"type": "custom", "avatarId": runway.uuid_of("amara")}}
+AMARA = {"model": "gwm1_avatars", "avatar": {"type": "custom", "avatarId": uuid_of("amara")}}
 TOKEN = token(ACCESS, "lobby", AVATAR)
 
 
@@ -93,7 +93,7 @@ def test_a_full_house_refuses_an_agent_at_once(open_api: Open, livekit: str) -> 
 
 
 def test_a_users_session_from_poll_to_transcript(open_api: Open) -> None:
-    client, _, pipelines = open_api(join_s=30, runway_presets="cat-character=miso, *=ruby")
+    client, _, pipelines = open_api(join_s=30, avatar_names="cat-character=miso, *=ruby")
     wanted = {"type": "runway-preset", "presetId": "cat-character"}
     words = {"personality": "You sell boats.", "startScript": "Ahoy!"}
     key = client.post(PATH, json=AMARA | {"avatar": wanted} | words).json()["id"]

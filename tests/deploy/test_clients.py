@@ -1,0 +1,289 @@
+"""Unmodified clients of other people's APIs against the real ingress and the real LiveKit server.
+
+They are installed in environments of their own by `tests/run`: LiveKit's agents want another version of its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+import wave
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from characters.chunk import SAMPLE_RATE
+from deploy.load.user import User
+from deploy.serving.sessions import State
+from deploy.serving.tokens import user_token
+from tests.actors.voice.sounds import say
+from tests.deploy.browser.site import Site, open_site
+from tests.deploy.light import LightPipelines
+from tests.deploy.test_avatar import LOADED, Ear, likeness
+
+ROOT = Path(__file__).resolve().parents[2]
+AGENTS = Path(os.environ.get("CHARACTERS_AGENTS", ROOT / ".venv-agents"))
+KEY = "a key of ours"
+# What each plugin needs to be pointed here: its own variables and nothing else.
+POINTERS = {
+    "runway": {"RUNWAYML_BASE_URL": "", "RUNWAYML_API_SECRET": KEY},
+    "bithuman": {"BITHUMAN_API_URL": "/v1/bithuman", "BITHUMAN_API_SECRET": KEY},
+    "anam": {"ANAM_API_URL": "", "ANAM_API_KEY": KEY},
+    "keyframe": {"KEYFRAME_API_URL": "", "KEYFRAME_API_KEY": KEY},
+    "inference": {"LIVEKIT_INFERENCE_URL": ""},
+}
+IDENTITY = {"runway": "runway-avatar-agent"}
+
+
+class Agent:
+    """The program of `tests.deploy.agents.agent`; calls block."""
+
+    def __init__(self, site: Site, room: str, plugin: str = "runway", **environment: str) -> None:
+        pointers = {name: site.url + value if "URL" in name else value for name, value in POINTERS[plugin].items()}
+        access = {
+            "LIVEKIT_URL": site.access.url,
+            "LIVEKIT_API_KEY": site.access.key,
+            "LIVEKIT_API_SECRET": site.access.secret,
+        }
+        self.process = subprocess.Popen(
+            [AGENTS / "bin/python", ROOT / "tests/deploy/agents/agent.py", room, plugin],
+            env=os.environ | access | pointers | environment | {"PYTHONPATH": ""},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/",
+        )
+        self.finished: list[dict[str, Any]] = []
+
+    def do(self, what: str, **more: Any) -> dict[str, Any]:
+        """Do it, and wait for the answer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"do": what} | more) + "\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            found: dict[str, Any] = json.loads(line)
+            if "event" not in found:
+                return found
+            self.finished.append(found)
+        raise AssertionError(f"the agent has ended instead of doing {what}")
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    assert (AGENTS / "bin/python").exists(), "tests/run installs LiveKit's agents"
+    with open_site(1, cast=LightPipelines(1, lambda character: None), api_key=KEY) as site:  # type: ignore[arg-type,return-value]
+        yield site
+
+
+Story = Callable[[Agent, User, Site], Awaitable[None]]
+
+
+def ended(site: Site) -> bool:
+    """No session runs, and none holds a pipeline."""
+    return not any(session.seated or not session.over for session in site.manager.sessions.all())
+
+
+def play(site: Site, room: str, story: Story, plugin: str = "runway") -> None:
+    """A story with an agent that has its avatar, and a listener."""
+
+    async def run() -> None:
+        user = User()
+        with Agent(site, room, plugin) as agent:
+            await user.join(site.access.url, user_token(site.access, room, "ada"), microphone=False)
+            try:
+                started = await asyncio.to_thread(agent.do, "start")
+                assert started.get("done") == "start", started
+                await user.until(lambda: user.frames > 3, "no picture")
+                await story(agent, user, site)
+            finally:
+                await user.leave()
+
+    asyncio.run(run())
+
+
+def write(path: Path, pcm: np.ndarray, rate: int = SAMPLE_RATE) -> str:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((np.clip(pcm, -1, 1) * 32767).astype("<i2").tobytes())
+    return str(path)
+
+
+def test_twenty_answers_in_a_row_are_heard_as_they_were_sent(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speech = say("Yes, I think so.", "hibari")
+    wav = write(tmp_path / "speech.wav", speech)
+
+    async def story(agent: Agent, user: User, site: Site) -> None:
+        ear, began = Ear(site.cast.rooms[0]), time.monotonic()
+        for number in range(20):
+            said = await asyncio.to_thread(agent.do, "say", wav=wav)
+            assert said.get("interrupted") is False, (number, said)
+        took = time.monotonic() - began
+        assert len(agent.finished) == 20
+        off = [told["position"] - len(speech) / SAMPLE_RATE for told in agent.finished]
+        equal = likeness(speech, ear.pcm)
+        with capsys.disabled():
+            print(
+                f"\n20 answers of {len(speech) / SAMPLE_RATE:.2f} s in {took:.1f} s: {equal:.0f} dB, positions off"
+                f" by {np.abs(off).max():.3f} s at most"
+            )
+        assert equal > 35 and np.abs(off).max() < 0.06
+        closed = await asyncio.to_thread(agent.do, "close")
+        assert closed.get("done") == "close", closed
+        await user.until(lambda: ended(site), "the session goes on", 10)
+        (session,) = [s for s in site.manager.sessions.all() if s.external and s.external.room == "twenty"]
+        assert (session.state, session.failure) == (State.COMPLETED, None)
+        assert IDENTITY["runway"] not in user.room.remote_participants
+
+    play(site, "twenty", story)
+
+
+def test_twenty_interruptions_are_silence_and_say_what_was_heard(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(6 * SAMPLE_RATE) / SAMPLE_RATE)
+    wav = write(tmp_path / "tone.wav", tone)
+    silent: list[float] = []
+    off: list[float] = []
+
+    async def story(agent: Agent, user: User, site: Site) -> None:
+        for turn in range(20):
+            began = time.monotonic()
+            await asyncio.to_thread(agent.do, "say", wav=wav, wait=False)
+            begin = await user.until(lambda began=began: user.loud(began, 0.05), "nothing is heard")
+            await asyncio.sleep(0.3 + 0.033 * turn)
+            told = await asyncio.to_thread(agent.do, "interrupt")
+            assert told.get("done") == "interrupt", told
+            await asyncio.sleep(0.3)
+            end = max(at + len(pcm) / SAMPLE_RATE for at, pcm in user.seen.sound if np.abs(pcm).max() > 0.05)
+            silent.append(end - told["asked"])  # one machine, one clock
+            loud = np.abs(user.heard(begin - 0.01)) > 0.05
+            heard = (len(loud) - np.argmax(loud[::-1]) - np.argmax(loud)) / SAMPLE_RATE
+            assert len(agent.finished) == turn + 1 and agent.finished[turn]["interrupted"]
+            off.append(agent.finished[turn]["position"] - heard)
+        await asyncio.to_thread(agent.do, "close")
+        await user.until(lambda: ended(site), "the session goes on", 10)
+
+    play(site, "interrupted", story)
+    late, error = np.percentile(silent, 95), np.percentile(np.abs(off), 95)
+    with capsys.disabled():
+        print(
+            f"\nsilent after {np.median(silent):.3f} s, p95 {late:.3f}; position off by {np.median(off):+.3f} s,"
+            f" p95 {error:.3f}"
+        )
+    assert late <= 0.25 + LOADED and error <= 0.06 + LOADED
+
+
+def test_a_killed_agent_is_missed_within_ten_seconds(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(agent: Agent, user: User, site: Site) -> None:
+        await asyncio.sleep(1.0)
+        agent.process.kill()
+        began = time.monotonic()
+        await user.until(lambda: IDENTITY["runway"] not in user.room.remote_participants, "it stays", 15)
+        took = time.monotonic() - began
+        with capsys.disabled():
+            print(f"\ngone after {took:.1f} s")
+        assert took < 10
+        await user.until(lambda: ended(site), "the session goes on", 5)
+
+    play(site, "killed", story)
+
+
+def test_sessions_follow_one_another(site: Site, tmp_path: Path) -> None:
+    """Five; the soak test has twenty."""
+    wav = write(tmp_path / "speech.wav", say("Yes.", "hibari"))
+
+    async def story(agent: Agent, user: User, site: Site) -> None:
+        assert (await asyncio.to_thread(agent.do, "say", wav=wav)).get("interrupted") is False
+        await asyncio.to_thread(agent.do, "close")
+        await user.until(lambda: ended(site), "the session goes on", 10)
+
+    for number in range(5):
+        play(site, f"session-{number}", story)
+
+
+@pytest.mark.parametrize("plugin", ["bithuman", "anam", "keyframe", "inference"])
+def test_other_plugins_start_say_interrupt_and_end(site: Site, tmp_path: Path, plugin: str) -> None:
+    speech = say("Yes, I think so.", "hibari")
+    wav = write(tmp_path / "speech.wav", speech)
+
+    async def story(agent: Agent, user: User, site: Site) -> None:
+        said = await asyncio.to_thread(agent.do, "say", wav=wav)
+        assert said.get("interrupted") is False, said
+        assert agent.finished[0]["position"] == pytest.approx(len(speech) / SAMPLE_RATE, abs=0.06)
+        began = time.monotonic()
+        await asyncio.to_thread(agent.do, "say", wav=wav, repeat=10, wait=False)
+        await user.until(lambda: user.loud(began, 0.05), "nothing is heard")
+        told = await asyncio.to_thread(agent.do, "interrupt")
+        assert told.get("done") == "interrupt", told
+        assert agent.finished[1]["interrupted"] and 0 < agent.finished[1]["position"] < 10
+        await asyncio.to_thread(agent.do, "close")
+        await user.until(lambda: ended(site), "the session goes on", 10)
+        session = site.manager.sessions.all()[-1]
+        assert (session.dialect, session.state, session.failure) == (plugin, State.COMPLETED, None)
+
+    play(site, plugin, story, plugin)
+
+
+def test_what_a_wrong_order_is_told(site: Site) -> None:
+    with Agent(site, "wrong", RUNWAYML_API_SECRET="another") as agent:
+        failed = agent.do("start")
+        assert failed["failed"] == "APIStatusError" and "401" in failed["message"], failed
+    with Agent(site, "wrong", PRESET="nobody") as agent:
+        failed = agent.do("start")
+        assert failed["failed"] == "APIStatusError" and "Avatar not found" in failed["message"], failed
+    assert ended(site)
+
+
+PYTHON_SDK = """
+import runwayml, time
+from runwayml import RunwayML
+
+client = RunwayML(max_retries=0)
+amara = {"type": "custom", "avatar_id": "amara"}
+made = client.realtime_sessions.create(model="gwm1_avatars", avatar=amara, max_duration=60)
+for _ in range(50):
+    found = client.realtime_sessions.retrieve(made.id)
+    if found.status == "READY":
+        break
+    time.sleep(0.1)
+print(found.status, type(found).__name__, bool(found.session_key), found.created_at.year > 2000)
+client.realtime_sessions.delete(made.id)
+print(client.realtime_sessions.retrieve(made.id).status)
+for wrong in (
+    lambda: client.realtime_sessions.retrieve("00000000-0000-4000-8000-000000000000"),
+    lambda: client.realtime_sessions.create(model="gwm2", avatar=amara),
+    lambda: client.with_options(api_key="no").realtime_sessions.retrieve(made.id),
+):
+    try:
+        wrong()
+    except runwayml.APIStatusError as error:
+        print(type(error).__name__, error.body["error"])
+"""
+
+
+def test_runways_python_sdk(site: Site) -> None:
+    environment = os.environ | {"RUNWAYML_BASE_URL": site.url, "RUNWAYML_API_SECRET": KEY, "PYTHONPATH": ""}
+    told = subprocess.run(
+        [AGENTS / "bin/python", "-c", PYTHON_SDK], env=environment, capture_output=True, text=True, timeout=60, cwd="/"
+    )
+    lines = told.stdout.splitlines()
+    assert len(lines) == 5, told.stderr
+    assert lines[0].startswith("READY") and lines[0].endswith("True True") and lines[1] == "CANCELLED"
+    assert [line.split()[0] for line in lines[2:]] == ["NotFoundError", "BadRequestError", "AuthenticationError"]
