@@ -18,7 +18,7 @@ from typing import Any
 from actors.pipeline.context import StageContext
 from actors.pipeline.session import NO_AGENT
 from actors.pipeline.trace import Turn
-from actors.room.livekit import LivekitRoom
+from actors.room.livekit import LivekitRoom, is_end_of_call
 from actors.room.segments import Segment, Segments, Sink
 from actors.voice.tasks import Tasks
 from characters.chunk import SAMPLE_RATE
@@ -91,11 +91,6 @@ class Avatar:
                 self._finish(position, interrupted=True)
 
     # From the stage, from any thread.
-
-    @property
-    def ended(self) -> str:
-        """Why the session is over; "" while it goes on."""
-        return self._outlet.ended
 
     def snapshot(self) -> dict[str, Any]:
         """What another process needs to leave no segment unfinished."""
@@ -191,12 +186,8 @@ class Avatar:
 
     def _on_data(self, packet: Any) -> None:
         sender = packet.participant.identity if packet.participant is not None else ""
-        if sender != self._agent or not sender or len(packet.data) > 1000:
-            return
-        with contextlib.suppress(ValueError):
-            message = json.loads(packet.data)
-            if isinstance(message, dict) and message.get("type") == "END_CALL":
-                self._tasks.spawn(self._outlet.end("the agent has ended the call"))
+        if sender and sender == self._agent and is_end_of_call(packet.data):
+            self._tasks.spawn(self._outlet.end("the agent has ended the call"))
 
     # To the agent.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import threading
 import time
@@ -197,3 +198,14 @@ class LivekitRoom:
     def _stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_TIMEOUT)
+
+
+def is_end_of_call(data: bytes) -> bool:
+    """Whether a packet says in Runway's words that its sender hangs up."""
+    if len(data) > 1000:
+        return False
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(message, dict) and message.get("type") == "END_CALL"

@@ -116,8 +116,8 @@ class TalkingPublisher(RoomPublisher):
         return self.conversation.alone if self.conversation is not None else 0.0
 
     def ended(self) -> str:
-        """See `LoopRole.ended`: an avatar is done when its agent says so, or when it was sent out of the room."""
-        return self.avatar.ended if self.avatar is not None else ""
+        """See `LoopRole.ended`: the other side has hung up, or an avatar was sent out of the room."""
+        return self.room.ended if isinstance(self.room, LivekitRoom) else ""
 
     def close(self) -> None:
         """See `RoomPublisher.close`."""
@@ -158,4 +158,5 @@ class TalkingPublisher(RoomPublisher):
             self._state,
             self._newest_response(),
             session.user,
+            session.room.plain,
         )
