@@ -275,6 +275,9 @@ class SessionManager:
             async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
                 async for run in events:
                     log.info("session %s: %s: %s", session.id, run.state, run.reason)
+                    if (run.state, told, session.moves) == ("running", "starting", 0) and self._metrics is not None:
+                        since = session.created if session.external else session.started or session.created
+                        self._metrics.joined(session.dialect, self._clock() - since)
                     told, why, self._runs[session.id] = run.state, run.reason, run
             if why == NO_AGENT:
                 self.act(self.sessions.failed(session, "no_participant", why))

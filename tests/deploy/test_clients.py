@@ -6,13 +6,16 @@ They are installed in environments of their own by `tests/run`: LiveKit's agents
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
 import time
 import wave
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,13 @@ import pytest
 from actors.voice.resample import Resampler
 from characters.chunk import SAMPLE_RATE
 from deploy.load.user import User
+from deploy.serving.livekit_server import LivekitServer
 from deploy.serving.sessions import State
+from deploy.serving.settings import LivekitAccess, free_ports
 from deploy.serving.tokens import user_token
 from tests.actors.voice.sounds import say
 from tests.deploy.browser.site import Site, open_site
+from tests.deploy.conftest import Application, processes, wait_for
 from tests.deploy.light import LightPipelines
 from tests.deploy.test_avatar import LOADED, Ear, likeness
 
@@ -45,16 +51,15 @@ IDENTITY = {"runway": "runway-avatar-agent"}
 class Agent:
     """The program of `tests.deploy.agents.agent`; calls block."""
 
-    def __init__(self, site: Site, room: str, plugin: str = "runway", **environment: str) -> None:
+    def __init__(
+        self, site: Site, room: str, plugin: str = "runway", access: LivekitAccess | None = None, **environment: str
+    ) -> None:
         pointers = {name: site.url + value if "URL" in name else value for name, value in POINTERS[plugin].items()}
-        access = {
-            "LIVEKIT_URL": site.access.url,
-            "LIVEKIT_API_KEY": site.access.key,
-            "LIVEKIT_API_SECRET": site.access.secret,
-        }
+        where = access or site.access
+        livekit = {"LIVEKIT_URL": where.url, "LIVEKIT_API_KEY": where.key, "LIVEKIT_API_SECRET": where.secret}
         self.process = subprocess.Popen(
             [AGENTS / "bin/python", ROOT / "tests/deploy/agents/agent.py", room, plugin],
-            env=os.environ | access | pointers | environment | {"PYTHONPATH": ""},
+            env=os.environ | livekit | pointers | environment | {"PYTHONPATH": ""},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -175,8 +180,8 @@ def test_twenty_interruptions_are_silence_and_say_what_was_heard(
             await asyncio.sleep(0.3)
             end = max(at + len(pcm) / SAMPLE_RATE for at, pcm in user.seen.sound if np.abs(pcm).max() > 0.05)
             silent.append(end - told["asked"])  # one machine, one clock
-            loud = np.abs(user.heard(begin - 0.01)) > 0.05
-            heard = (len(loud) - np.argmax(loud[::-1]) - np.argmax(loud)) / SAMPLE_RATE
+            sound = np.abs(user.heard(begin - 0.01))
+            heard = 0.01 * (sound[: len(sound) // 240 * 240].reshape(-1, 240).max(1) > 0.05).sum()
             assert len(agent.finished) == turn + 1 and agent.finished[turn]["interrupted"]
             off.append(agent.finished[turn]["position"] - heard)
         await asyncio.to_thread(agent.do, "close")
@@ -289,3 +294,52 @@ def test_runways_python_sdk(site: Site) -> None:
     assert len(lines) == 5, told.stderr
     assert lines[0].startswith("READY") and lines[0].endswith("True True") and lines[1] == "CANCELLED"
     assert [line.split()[0] for line in lines[2:]] == ["NotFoundError", "BadRequestError", "AuthenticationError"]
+
+
+def test_the_real_face_speaks_in_a_room_of_another_server(
+    application: Application, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole application, and a LiveKit server that is not its own."""
+    port = free_ports(17960)
+    access = LivekitAccess(f"ws://127.0.0.1:{port}", "theirs", "t" * 32, own=True, port=port)
+    server = LivekitServer(access)
+    wav = write(tmp_path / "speech.wav", say("Every morning I open all of the windows and sing.", "hibari"))
+    mouth: deque[tuple[float, np.ndarray]] = deque(maxlen=2000)
+
+    def look(at: float, i420: np.ndarray) -> None:
+        mouth.append((at, i420[150:200, 60:116].astype(np.float32)))
+
+    def motion(since: float, until: float) -> float:
+        seen = [picture for at, picture in mouth if since <= at <= until]
+        return float(np.mean([np.abs(b - a).mean() for a, b in itertools.pairwise(seen)]))
+
+    async def story() -> None:
+        user = User(look)
+        await user.join(access.url, user_token(access, "theirs", "ada"), microphone=False)
+        with Agent(SimpleNamespace(url=application.address), "theirs", access=access) as agent:  # type: ignore[arg-type]
+            asked = time.monotonic()
+            started = await asyncio.to_thread(agent.do, "start")
+            assert started.get("done") == "start", started
+            joined = time.monotonic() - asked
+            await user.until(lambda: user.frames > 10, "no picture", 60)
+            said = await asyncio.to_thread(agent.do, "say", wav=wav, timeout=60)
+            assert said.get("interrupted") is False, said
+            begin, end = user.loud(0.0), user.quiet_since()
+            await asyncio.sleep(3.0)
+            speaking, resting = motion(begin or 0.0, end), motion(end + 1.0, end + 3.0)
+            with capsys.disabled():
+                print(f"\njoined after {joined:.1f} s; mouth moves by {speaking:.2f}, at rest by {resting:.2f}")
+            assert speaking > 2 * resting
+            stages = set(processes("ray::Stage"))
+            await asyncio.to_thread(agent.do, "close")
+        await user.until(lambda: not user.room.remote_participants, "the avatar stays", 10)
+        await user.leave()
+        healthy = lambda: application.request("GET", "/healthz")["running"] == 0  # noqa: E731
+        await asyncio.to_thread(wait_for, healthy, "the session goes on", 30)
+        kept = lambda: len(stages & set(processes("ray::Stage"))) == 2  # noqa: E731
+        await asyncio.to_thread(wait_for, kept, "the model was loaded again", 60)
+
+    try:
+        asyncio.run(story())
+    finally:
+        server.stop()
