@@ -43,6 +43,7 @@ class SessionSpec:
         character: who speaks; None for pictures and pushed sound without a conversation.
         id: of the session in the serving application; "" outside of it.
         user: identity of its user in the room; "" if it is not known.
+        again: whether another pipeline had it before.
     """
 
     portrait: np.ndarray
@@ -51,3 +52,4 @@ class SessionSpec:
     character: Character | None = None
     id: str = ""
     user: str = ""
+    again: bool = False

@@ -84,9 +84,12 @@ class TalkingPublisher(RoomPublisher):
 
     def connect(self, path: str) -> None:
         """See `LoopRole.connect`. An agent may send before the first chunk."""
-        agent = self._session.room.agent if self._session is not None else None
-        if agent is not None and self.avatar is None and isinstance(self.room, LivekitRoom):
-            self.avatar = Avatar(self.room, agent, self._aligner, self._context, self._newest_response(), self._state)
+        session = self._session
+        if session is None or session.room.agent is None or self.avatar or not isinstance(self.room, LivekitRoom):
+            return
+        state = self._state or ({"open": []} if session.again else None)
+        response_id = self._newest_response()
+        self.avatar = Avatar(self.room, session.room.agent, self._aligner, self._context, response_id, state)
 
     def resume(self) -> None:
         """See `LoopRole.resume`."""

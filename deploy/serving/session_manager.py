@@ -356,6 +356,7 @@ class SessionManager:
             character=character,
             id=session.id,
             user=session.identity,
+            again=session.moves > 0 or (session.external is not None and session.waits_in_room),
         )
 
     async def _tend(self) -> None:

@@ -258,44 +258,6 @@ def test_what_a_wrong_order_is_told(site: Site) -> None:
     assert ended(site)
 
 
-PYTHON_SDK = """
-import runwayml, time
-from runwayml import RunwayML
-
-client = RunwayML(max_retries=0)
-amara = {"type": "custom", "avatar_id": "amara"}
-made = client.realtime_sessions.create(model="gwm1_avatars", avatar=amara, max_duration=60)
-for _ in range(50):
-    found = client.realtime_sessions.retrieve(made.id)
-    if found.status == "READY":
-        break
-    time.sleep(0.1)
-print(found.status, type(found).__name__, bool(found.session_key), found.created_at.year > 2000)
-client.realtime_sessions.delete(made.id)
-print(client.realtime_sessions.retrieve(made.id).status)
-for wrong in (
-    lambda: client.realtime_sessions.retrieve("00000000-0000-4000-8000-000000000000"),
-    lambda: client.realtime_sessions.create(model="gwm2", avatar=amara),
-    lambda: client.with_options(api_key="no").realtime_sessions.retrieve(made.id),
-):
-    try:
-        wrong()
-    except runwayml.APIStatusError as error:
-        print(type(error).__name__, error.body["error"])
-"""
-
-
-def test_runways_python_sdk(site: Site) -> None:
-    environment = os.environ | {"RUNWAYML_BASE_URL": site.url, "RUNWAYML_API_SECRET": KEY, "PYTHONPATH": ""}
-    told = subprocess.run(
-        [AGENTS / "bin/python", "-c", PYTHON_SDK], env=environment, capture_output=True, text=True, timeout=60, cwd="/"
-    )
-    lines = told.stdout.splitlines()
-    assert len(lines) == 5, told.stderr
-    assert lines[0].startswith("READY") and lines[0].endswith("True True") and lines[1] == "CANCELLED"
-    assert [line.split()[0] for line in lines[2:]] == ["NotFoundError", "BadRequestError", "AuthenticationError"]
-
-
 def test_the_real_face_speaks_in_a_room_of_another_server(
     application: Application, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
