@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from characters.errors import did_you_mean
-from deploy.serving.dialects import anam, bithuman, form, inference, keyframe, runway
+from deploy.serving.dialects import anam, bithuman, form, inference, keyframe, runway, runway_avatars
 from deploy.serving.gate import ApiError, Gate
 from deploy.serving.session_manager import LivekitGone, LivekitRefused, SessionManager
 from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
@@ -273,6 +273,7 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     for dialect in (runway, anam, bithuman, keyframe):
         app.include_router(dialect.create_router(manager, tenant, whose, limit_of))
+    app.include_router(runway_avatars.create_router(manager, tenant))
     app.include_router(inference.create_router(manager))
 
     def check_character(slug: str) -> str:

@@ -96,7 +96,9 @@ def error(problem: ApiError) -> JSONResponse:
     return JSONResponse({"error": str(problem), "docUrl": _DOCS}, problem.status, problem.headers)
 
 
-class _Route(Route):
+class RunwayRoute(Route):
+    """Errors as Runway words them."""
+
     error = staticmethod(error)
 
 
@@ -133,7 +135,7 @@ def create_router(manager: SessionManager, tenant: Any, client: Any, most: Calla
         tenant, client: FastAPI's dependencies that give the key's holder and who asks.
         most: sessions that a client of a holder may have; 0 = any number.
     """
-    router = APIRouter(route_class=_Route, tags=[NAME])
+    router = APIRouter(route_class=RunwayRoute, tags=[NAME])
     settings, keys = manager.settings, Keys(manager.settings.livekit.secret)
     names = Names(settings.avatar_names, manager.characters)
 

@@ -30,6 +30,10 @@ from runwayml import RunwayML
 
 client = RunwayML(max_retries=0)
 amara = {"type": "custom", "avatar_id": "amara"}
+avatars = list(client.avatars.list(limit=3))
+assert len(avatars) >= 10 and client.avatars.retrieve(avatars[4].id).name == avatars[4].name
+assert avatars[0].status == "READY", avatars[0]
+amara["avatar_id"] = next(avatar.id for avatar in avatars if avatar.name == "Amara")
 made = client.realtime_sessions.create(model="gwm1_avatars", avatar=amara, max_duration=60)
 found = client.realtime_sessions.retrieve(made.id)
 print(found.status, bool(found.session_key), found.created_at.year > 2000)
@@ -50,6 +54,9 @@ const RunwayML = require('@runwayml/sdk').default;
 (async () => {
   const client = new RunwayML({ maxRetries: 0 });
   const avatar = { type: 'custom', avatarId: 'amara' };
+  const avatars = [];
+  for await (const one of client.avatars.list({ limit: 3 })) avatars.push(one);
+  avatar.avatarId = avatars.find((one) => one.name === 'Amara').id;
   const made = await client.realtimeSessions.create({ model: 'gwm1_avatars', avatar, maxDuration: 60 });
   const found = await client.realtimeSessions.retrieve(made.id);
   const consumed = await fetch(`${client.baseURL}/v1/realtime_sessions/${made.id}/consume`,
