@@ -144,7 +144,7 @@ class Gang:
             timeout: seconds to wait for resources.
 
         Raises:
-            UserError: no host has room for the bundles, or a role refuses the session.
+            UserError: no host has room for the bundles, or a role refuses the session. The processes stay then.
             GangFailed: a process died while it started, or it was abandoned. `renew` puts that right.
         """
         if not self._stages:
@@ -257,6 +257,11 @@ class Gang:
         """
         answer: Any = self.handle("publisher").alone.remote()
         return float(ray.get(answer, timeout=timeout))
+
+    def ended(self, timeout: float = 5.0) -> str:
+        """Why the session is over by itself; "" while it goes on. Raises as `alone` does."""
+        answer: Any = self.handle("publisher").ended.remote()
+        return str(ray.get(answer, timeout=timeout))
 
     def ask(self, role: str, question: Callable[[Any], T]) -> T:
         """What `question` returns for a role, in the role's own process; for tests and benches.

@@ -76,6 +76,10 @@ class LoopRole:
         """Seconds since the last user left; 0 while one is there or if the role meets no users. From any thread."""
         return 0.0
 
+    def ended(self) -> str:
+        """Why the session is over by itself, which is no failure; "" while it goes on. From any thread."""
+        return ""
+
     def close(self) -> None:
         """Release what the role holds."""
 

@@ -249,6 +249,11 @@ class Stage:
         return max((role.alone() for role in self._roles.values()), default=0.0)
 
     @ray.method(concurrency_group="control")
+    def ended(self) -> str:
+        """Why the session is over by itself; "" while it goes on, or if the room is another stage's."""
+        return next((reason for role in self._roles.values() if (reason := role.ended())), "")
+
+    @ray.method(concurrency_group="control")
     def ask(self, role: str, question: Callable[[Any], T]) -> T:
         """What `question` returns for the role of this name; for tests and benches, from any thread."""
         return question(self._roles[role])

@@ -31,12 +31,19 @@ class Announcer:
         tasks: of the conversation.
         hears: whether a microphone that is to be heard is heard; whose it is.
         figures: makes the JSON object that is sent once a second.
+        plain: whether captions go out as JSON packets, too, for clients that know no text streams.
     """
 
     def __init__(
-        self, room: Any, tasks: Tasks, hears: Callable[[], tuple[bool, str]], figures: Callable[[], dict[str, Any]]
+        self,
+        room: Any,
+        tasks: Tasks,
+        hears: Callable[[], tuple[bool, str]],
+        figures: Callable[[], dict[str, Any]],
+        plain: bool = False,
     ) -> None:
         self._room, self._hears, self._make_figures = room, hears, figures
+        self._tasks, self._plain = tasks, plain
         self._outbox = Outbox(room)
         self._state: AgentState = "listening"
         self._still = False
@@ -60,10 +67,19 @@ class Announcer:
         """
         if not text and not final:
             return
+        if self._plain and text:
+            identity = speaker or self._room.local_participant.identity
+            about = {"id": segment, "text": text, "final": final, "participantIdentity": identity}
+            self._tasks.spawn(self._send_plain({"type": "transcription", "segments": [about]}))
         attributes = {"lk.segment_id": segment, "lk.transcription_final": "true" if final else "false"}
         if track is not None:
             attributes["lk.transcribed_track_id"] = track
         self._outbox.put(ReliableMessage(CAPTIONS, text, attributes, speaker, certain=final))
+
+    async def _send_plain(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(Exception):  # without a connection; the text stream is the one that must arrive
+            async with asyncio.timeout(_SEND_SECONDS):
+                await self._room.local_participant.publish_data(json.dumps(message), reliable=True)
 
     def notify(self, text: str) -> None:
         """Tell the user something about the session."""

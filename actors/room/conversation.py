@@ -17,7 +17,7 @@ from actors.roles.aligner import AudioAligner
 from actors.room.allowance import Allowance
 from actors.room.announcer import Announcer
 from actors.room.figures import Figures
-from actors.room.livekit import LivekitRoom
+from actors.room.livekit import LivekitRoom, is_end_of_call
 from actors.room.microphone import Microphone
 from actors.room.reliable_text import Inbox
 from actors.voice import events
@@ -63,6 +63,7 @@ class Conversation:
         state: from `snapshot` of the process before this one.
         response_id: replies count from here on.
         user: identity of the session's own user, who is heard before others; "" if it is not known.
+        plain: see `RoomAddress.plain`; such clients say in a plain packet, too, that they hang up.
         clock: of the model.
     """
 
@@ -78,10 +79,12 @@ class Conversation:
         state: dict[str, Any] | None = None,
         response_id: int = 0,
         user: str = "",
+        plain: bool = False,
         *,
         clock: Clock,
     ) -> None:
         state = state or {}
+        self._outlet, self._plain = room, plain
         self._room, self._loop = room.room, room.loop
         self._aligner, self._context = aligner, context
         self._again = bool(state)
@@ -103,7 +106,7 @@ class Conversation:
 
     async def _start(self) -> None:
         room = self._room
-        self._announcer = Announcer(room, self._tasks, self._hears, self._figures.take)
+        self._announcer = Announcer(room, self._tasks, self._hears, self._figures.take, self._plain)
         push_audio = self._bridge.push_audio
         self._microphone = Microphone(room, self._tasks, push_audio, self._on_microphones, self._user)
         for event in ("participant_connected", "participant_disconnected", "reconnected"):
@@ -171,6 +174,9 @@ class Conversation:
 
         The client knows best how long such a message travels, and has added that.
         """
+        sender = packet.participant.identity if packet.participant is not None else ""
+        if self._plain and sender and sender == self._user and is_end_of_call(packet.data):
+            self._tasks.spawn(self._outlet.end("the user has ended the call"))
         if packet.topic != RENDERED or packet.participant is None or len(packet.data) > _LONGEST_REPORT:
             return
         if not self._may_report.take(packet.participant.identity):

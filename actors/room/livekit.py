@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +20,13 @@ from characters.media.mark import Mark
 
 if TYPE_CHECKING:
     from livekit import rtc
+
+log = logging.getLogger(__name__)
+
+AGENT_SOUND = "lk.audio_stream"  # topic of the byte streams in which an agent sends what its avatar is to say
+_LONGEST_STREAM = 1 << 28  # bytes: 23 minutes of stereo at 48 kHz
+# Why an avatar has to leave a room for good.
+_DISMISSED = ("PARTICIPANT_REMOVED", "ROOM_DELETED", "ROOM_CLOSED", "DUPLICATE_IDENTITY")
 
 # Sound that the SDK may hold: more than one block, so that a late wake-up of this process is not heard.
 _AUDIO_QUEUE_MS = 200
@@ -37,6 +47,7 @@ class LivekitRoom:
     Attributes:
         room: the SDK's; its callbacks and coroutines belong to `loop`.
         loop: the event loop of this room's thread.
+        ended: why the avatar of an agent has left the room for good, which is no failure; "" while it is there.
 
     Raises:
         UserError: the server cannot be reached or refuses the token.
@@ -50,7 +61,11 @@ class LivekitRoom:
 
         self._rtc = rtc
         self._height, self._width, self._fps, self._mark = height, width, fps, mark
+        self._numbered = address.agent is None
         self._gone = threading.Event()
+        self.ended = ""
+        self._on_stream: Callable[[Any, str], None] | None = None
+        self._early: list[tuple[Any, str]] = []  # streams that began before `take_streams`
         self._lock = threading.Lock()
         self._waiting = 0  # samples that the loop has not handed to the SDK yet
         self._sent_at = 0.0  # when the SDK will have sent the sound that it has, at the pace of the sound
@@ -69,12 +84,14 @@ class LivekitRoom:
         Raises:
             ConnectionError: the connection is lost for good. The SDK mends short losses by itself.
         """
+        if self.ended:
+            return
         if self._gone.is_set():
             raise ConnectionError("the LiveKit server has ended the connection")
         rtc = self._rtc
         frame = frame if self._mark is None else self._mark.on_i420(frame)
         picture = rtc.VideoFrame(self._width, self._height, rtc.VideoBufferType.I420, frame.tobytes())
-        about = rtc.FrameMetadata(frame_id=number % 2**32)
+        about = rtc.FrameMetadata(frame_id=number % 2**32) if self._numbered else None
         self._video.capture_frame(picture, timestamp_us=timestamp_us, metadata=about)
 
     def capture_audio(self, pcm: np.ndarray) -> None:
@@ -101,6 +118,32 @@ class LivekitRoom:
             self._call(self._leave())
         self._stop()
 
+    def take_streams(self, handler: Callable[[Any, str], None]) -> None:
+        """Hand each stream of an agent's sound, with its sender's identity, to `handler`; in the room's event loop."""
+        self._on_stream = handler
+        for reader, identity in self._early:
+            handler(reader, identity)
+        self._early.clear()
+
+    async def end(self, reason: str) -> None:
+        """Leave the room for good, before `close`; in the room's event loop."""
+        if not self.ended:
+            self.ended = reason
+            await self.room.disconnect()
+
+    def _stream_began(self, reader: Any, identity: str) -> None:
+        if self._on_stream is not None:
+            self._on_stream(reader, identity)
+        else:
+            self._early.append((reader, identity))
+
+    def _disconnected(self, reason: Any, avatar: bool) -> None:
+        name = self._rtc.DisconnectReason.Name(reason)
+        if avatar and not self.ended and name in _DISMISSED:
+            self.ended = name.lower()
+        log.info("the connection to the room has ended: %s", name)
+        self._gone.set()
+
     async def _play(self, frame: rtc.AudioFrame) -> None:
         with self._lock:
             self._waiting -= frame.samples_per_channel
@@ -115,9 +158,13 @@ class LivekitRoom:
     async def _join(self, address: RoomAddress):  # type: ignore[no-untyped-def]  # rtc.Room, imported late
         rtc = self._rtc
         room = rtc.Room(loop=self.loop)
-        room.on("disconnected", lambda *_: self._gone.set())
+        avatar = address.agent is not None
+        room.on("disconnected", lambda reason: self._disconnected(reason, avatar))
+        if avatar:  # the agent may send as soon as the room knows of us
+            room.register_byte_stream_handler(AGENT_SOUND, self._stream_began)
         # Tracks are subscribed to one by one: nothing here watches the user's camera.
-        await room.connect(address.url, address.token, rtc.RoomOptions(auto_subscribe=False))
+        streams = rtc.DataStreamOptions(max_payload_byte_length=_LONGEST_STREAM) if avatar else None
+        await room.connect(address.url, address.token, rtc.RoomOptions(auto_subscribe=False, data_stream=streams))
         self._make_sources()
         audio = rtc.LocalAudioTrack.create_audio_track("voice", self._audio)
         video = rtc.LocalVideoTrack.create_video_track("face", self._video)
@@ -132,7 +179,8 @@ class LivekitRoom:
                 stream=_STREAM,
                 simulcast=False,
                 video_codec=rtc.VideoCodec.VP8,
-                frame_metadata_features=[rtc.FrameMetadataFeature.FMF_FRAME_ID],
+                # For our own clients. Older servers hand frames' numbers on to those that do not know them, too.
+                frame_metadata_features=[] if avatar else [rtc.FrameMetadataFeature.FMF_FRAME_ID],
                 video_encoding=rtc.VideoEncoding(max_bitrate=address.bitrate, max_framerate=self._fps),
             ),
         )
@@ -154,3 +202,14 @@ class LivekitRoom:
     def _stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_TIMEOUT)
+
+
+def is_end_of_call(data: bytes) -> bool:
+    """Whether a packet says in Runway's words that its sender hangs up."""
+    if len(data) > 1000:
+        return False
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(message, dict) and message.get("type") == "END_CALL"

@@ -16,6 +16,7 @@ from actors.roles.aligner import AudioAligner
 from actors.roles.outlet import Outlet
 from actors.roles.publisher import RoomPublisher
 from actors.room import factory
+from actors.room.avatar import Avatar
 from actors.room.conversation import Conversation
 from actors.room.livekit import LivekitRoom
 from actors.voice.config import VoiceConfig
@@ -42,7 +43,7 @@ def build_roles(topology: Topology, stage: StageSpec) -> dict[str, LoopRole]:
 
 
 class TalkingPublisher(RoomPublisher):
-    """A publisher with a conversation in its room, if the session has a character.
+    """A publisher with a conversation in its room if the session has a character, or with an agent's avatar.
 
     Args:
         join: see `RoomPublisher`.
@@ -65,6 +66,7 @@ class TalkingPublisher(RoomPublisher):
         self._session: SessionSpec | None = None
         self._state: dict[str, Any] | None = None
         self.conversation: Conversation | None = None
+        self.avatar: Avatar | None = None
 
     def attach(self, context: StageContext) -> None:
         """See `LoopRole.attach`."""
@@ -80,6 +82,15 @@ class TalkingPublisher(RoomPublisher):
         super().restore(state)
         self._state = state.get("conversation")
 
+    def connect(self, path: str) -> None:
+        """See `LoopRole.connect`. An agent may send before the first chunk."""
+        session = self._session
+        if session is None or session.room.agent is None or self.avatar or not isinstance(self.room, LivekitRoom):
+            return
+        state = self._state or ({"open": []} if session.again else None)
+        response_id = self._newest_response()
+        self.avatar = Avatar(self.room, session.room.agent, self._aligner, self._context, response_id, state)
+
     def resume(self) -> None:
         """See `LoopRole.resume`."""
         if self.conversation is not None:
@@ -89,21 +100,33 @@ class TalkingPublisher(RoomPublisher):
         """See `LoopRole.step`."""
         if self.conversation is None:
             self._open()
+        if self.avatar is not None and header is not None:
+            self.avatar.leaving(header.response_id, self.deadline.due(self._now()))
         published, outputs = super().step(header, inputs)
+        if self.avatar is not None:
+            self.avatar.published()
         if self.conversation is not None:
             self.conversation.published(published, self._spans)
         return published, outputs
 
     def snapshot(self) -> dict[str, Any]:
         """See `LoopRole.snapshot`."""
-        return super().snapshot() | {"conversation": self.conversation.snapshot() if self.conversation else self._state}
+        talks = self.conversation or self.avatar
+        return super().snapshot() | {"conversation": talks.snapshot() if talks else self._state}
 
     def alone(self) -> float:
         """See `LoopRole.alone`; 0 before the first chunk."""
         return self.conversation.alone if self.conversation is not None else 0.0
 
+    def ended(self) -> str:
+        """See `LoopRole.ended`: the other side has hung up, or an avatar was sent out of the room."""
+        return self.room.ended if isinstance(self.room, LivekitRoom) else ""
+
     def close(self) -> None:
         """See `RoomPublisher.close`."""
+        if self.avatar is not None:
+            self.avatar.close()
+            self.avatar = None
         if self.conversation is not None:
             self.conversation.close()
             self.conversation = None
@@ -114,14 +137,20 @@ class TalkingPublisher(RoomPublisher):
         played = self._aligner.played(index, samples)
         if played and self.conversation is not None:
             self.conversation.played(*played)
+        if played and self.avatar is not None:
+            self.avatar.played(*played)
+
+    def _newest_response(self) -> int:
+        """No response of the process before this one goes on."""
+        return max(self._cancelled, (self._state or {}).get("response_id", 0), 0)
 
     def _open(self) -> None:
         """With the first chunk: a state that there was to restore has been restored before it."""
         session = self._session
         if session is None or session.character is None or not isinstance(self.room, LivekitRoom):
             return
-        # No response of the process before this one goes on.
-        response_id = max(self._cancelled, (self._state or {}).get("response_id", 0), 0)
+        if session.room.agent is not None:
+            return
         self.conversation = Conversation(
             session.character,
             self._parts(session.character),
@@ -131,7 +160,8 @@ class TalkingPublisher(RoomPublisher):
             self._context,
             self.misses,
             self._state,
-            response_id,
+            self._newest_response(),
             session.user,
+            session.room.plain,
             clock=self.clock,
         )

@@ -1,4 +1,4 @@
-"""A stream of sound of any shape and any usual rate -> mono float32 at 16 kHz."""
+"""A stream of sound of any shape and any rate -> mono float32 at another rate."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from actors.voice.protocols import HEARING_RATE
 from characters.errors import UserError
 
+_MOST_PHASES = 480
 _TAPS_PER_PHASE = 24  # at the lower of the two rates; group delay about 0.75 ms at 16 kHz
 
 
@@ -28,19 +29,19 @@ def to_mono(pcm: np.ndarray) -> np.ndarray:
 
 
 class Resampler:
-    """Streaming rational resampling to 16 kHz by a windowed-sinc polyphase filter.
+    """Streaming rational resampling by a windowed-sinc polyphase filter.
 
     Raises:
-        UserError: the rate is outside 8 to 192 kHz, or its ratio to 16 kHz is not a small fraction.
+        UserError: the rate is outside 8 to 192 kHz, or its ratio to the other is not a small fraction.
     """
 
-    def __init__(self, rate: int) -> None:
-        """`rate`: of the input, in Hz."""
-        if not 8_000 <= rate <= 192_000 or HEARING_RATE // gcd(rate, HEARING_RATE) > 320:
+    def __init__(self, rate: int, to: int = HEARING_RATE) -> None:
+        """`rate`, `to`: of the input and of the output, in Hz."""
+        if not 8_000 <= rate <= 192_000 or to // gcd(rate, to) > _MOST_PHASES:
             raise UserError(f"sound at {rate} Hz cannot be heard; use 16000, 24000, 44100 or 48000")
-        self.rate = rate
-        divisor = gcd(rate, HEARING_RATE)
-        self._up, self._down = HEARING_RATE // divisor, rate // divisor
+        self.rate, self.to = rate, to
+        divisor = gcd(rate, to)
+        self._up, self._down = to // divisor, rate // divisor
         taps = int(np.ceil(_TAPS_PER_PHASE * max(1.0, self._down / self._up)))
         # The prototype has the rate `up * rate`; its phase p makes the outputs that lie p/up after an input sample.
         length = taps * self._up
@@ -53,8 +54,8 @@ class Resampler:
         self._next = 0  # position of the next output in steps of 1 / (up * rate), from the first sample not yet used
 
     def push(self, pcm: np.ndarray) -> np.ndarray:
-        """float32 [n] at `rate` -> float32 [about n * 16000 / rate]."""
-        if self.rate == HEARING_RATE:
+        """float32 [n] at `rate` -> float32 [about n * to / rate]."""
+        if self.rate == self.to:
             return np.asarray(pcm, np.float32)
         signal = np.concatenate([self._past, pcm])
         count = max(0, (len(pcm) * self._up - self._next + self._down - 1) // self._down)

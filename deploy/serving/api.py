@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 
 from characters.errors import did_you_mean
 from characters.model.config import models_for
+from deploy.serving.dialects import anam, bithuman, form, inference, keyframe, runway, runway_avatars
 from deploy.serving.gate import ApiError, Gate
 from deploy.serving.session_manager import LivekitGone, LivekitRefused, SessionManager
 from deploy.serving.sessions import NotAdmitted, RoomTaken, Session, State
@@ -167,11 +168,18 @@ def create_api(manager: SessionManager) -> FastAPI:
 
     def holder_of(headers: Headers) -> str:
         """The name of the key's holder."""
-        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+        own = headers.get("x-api-key") or headers.get("api-secret")  # the latter is bitHuman's
+        given = own or headers.get("authorization", "").removeprefix("Bearer ").strip()
         found = [name for name, key in keys if hmac.compare_digest(given.encode(), key.encode())]
         if keys and not found:
             raise ApiError(401, "unauthorised", "this server wants an API key: X-API-Key, or Authorization: Bearer")
         return found[0] if found else ""
+
+    session_keys = runway.Keys(settings.livekit.secret)
+
+    def holder_or_user(headers: Headers) -> None:
+        if not session_keys.genuine(headers):
+            holder_of(headers)
 
     def signed(headers: Headers) -> None:
         try:
@@ -198,7 +206,13 @@ def create_api(manager: SessionManager) -> FastAPI:
     )
     app.add_middleware(
         Gate,
-        check={"/v1/": holder_of, "/token": holder_of, _WEBHOOK: signed},
+        check={
+            runway.PATH: holder_or_user,
+            "/v1/": holder_of,
+            inference.PREFIX: inference.checker(manager),
+            "/token": holder_of,
+            _WEBHOOK: signed,
+        },
         limit=settings.max_body,
         larger={_WEBHOOK: _WEBHOOK_BODY},
         headers={
@@ -207,10 +221,16 @@ def create_api(manager: SessionManager) -> FastAPI:
         },
         hosts=None if keys else [name.strip().lower() for name in settings.hosts.split(",")],
         anywhere=(_WEBHOOK,),  # asks for a signature instead
+        answers={
+            runway.PATH: runway.error,
+            **dict.fromkeys((anam.PATH, bithuman.PATH, keyframe.PATH, inference.PREFIX), form.error),
+        },
     )
     if settings.cors:
         origins = [origin.strip() for origin in settings.cors.split(",")]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+
+    app.add_middleware(runway.AnyOrigin)
 
     @app.exception_handler(ApiError)
     async def on_problem(_: Request, problem: ApiError) -> JSONResponse:
@@ -254,6 +274,11 @@ def create_api(manager: SessionManager) -> FastAPI:
     def limit_of(client: str, holder: str) -> int:
         free = holder in settings.admission.tenants or client in _LOOPBACK
         return 0 if free else settings.sessions_per_client
+
+    for dialect in (runway, anam, bithuman, keyframe):
+        app.include_router(dialect.create_router(manager, tenant, whose, limit_of))
+    app.include_router(runway_avatars.create_router(manager, tenant))
+    app.include_router(inference.create_router(manager))
 
     def check_character(slug: str) -> str:
         if slug not in manager.characters:

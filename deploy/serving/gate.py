@@ -41,6 +41,7 @@ class Gate:
         headers: of every answer.
         hosts: names in the header Host that are answered, besides addresses and "localhost"; None for every name.
         anywhere: paths that are answered under every name.
+        answers: by prefix of the path, another form of errors than our own.
         seconds: the longest time in which a body has to arrive.
         at_once: the most bodies that may be arriving at a time.
     """
@@ -55,12 +56,14 @@ class Gate:
         headers: Mapping[str, str],
         hosts: Collection[str] | None = None,
         anywhere: Collection[str] = (),
+        answers: Mapping[str, Callable[[ApiError], JSONResponse]] = {},  # never changed
         seconds: float = 10.0,
         at_once: int = 100,
     ) -> None:
         self._app, self._check, self._limit, self._larger = app, check, limit, larger
         self._headers, self._hosts, self._anywhere = headers, hosts, anywhere
         self._seconds, self._at_once, self._reading = seconds, at_once, 0
+        self._answers = answers
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -93,7 +96,9 @@ class Gate:
             self._check[prefix](headers)
             body = await self._read(receive, self._larger.get(scope["path"], self._limit), length)
         except ApiError as problem:
-            await problem.answer()(scope, receive, send)
+            forms = (form for prefix, form in self._answers.items() if scope["path"].startswith(prefix))
+            form = next(forms, ApiError.answer)
+            await form(problem)(scope, receive, send)
             return
         if body is not None:
             await self._app(scope, _Again(body, receive), send)

@@ -65,7 +65,8 @@ class Pipeline:
         self._renewal_limit = _RENEWAL_SECONDS + 2 * (time.monotonic() - began)
 
     async def session(self, session: SessionSpec) -> AsyncIterator[Run]:
-        """Run a session until the caller cancels this call, its record says that it is over, or everybody has left.
+        """Run a session until the caller cancels this call, its record says that it is over, everybody has left, or the
+        agent that it speaks for has.
 
         The death of the caller changes nothing: whoever comes after it finds what runs in the records.
 
@@ -97,6 +98,9 @@ class Pipeline:
                 except TimeoutError:
                     if await self._is_over(session):
                         yield await self._report(session, "stopped", "the session is over")
+                        return
+                    if reason := await _apart(_ended, gang):
+                        yield await self._report(session, "stopped", reason)
                         return
                     if await _apart(_alone, gang) > _FORGOTTEN_SECONDS:
                         yield await self._report(session, "stopped", "nobody was in the room any more")
@@ -236,3 +240,11 @@ def _alone(gang: Gang) -> float:
         return gang.alone()
     except (ray.exceptions.RayError, KeyError):
         return 0.0
+
+
+def _ended(gang: Gang) -> str:
+    """Why the session is over by itself; "" if it is not, or if it cannot be told now."""
+    try:
+        return gang.ended()
+    except (ray.exceptions.RayError, KeyError):
+        return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import time
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from livekit import api
 
-from actors.pipeline.session import RoomAddress, SessionSpec
+from actors.pipeline.session import NO_AGENT, RoomAddress, SessionSpec
 from actors.room.announcer import STATE
 from characters.character import LoadedCharacter, list_characters
 from characters.errors import UserError
@@ -26,7 +27,7 @@ from deploy.serving.records import Records, Run
 from deploy.serving.session_metrics import SessionMetrics
 from deploy.serving.sessions import MOMENTS, ROOMS, Action, Session, Sessions, State
 from deploy.serving.settings import Settings
-from deploy.serving.tokens import CHARACTER, character_token, room_configuration
+from deploy.serving.tokens import character_identity, character_token, room_configuration
 
 log = logging.getLogger("ray.serve")
 
@@ -182,6 +183,10 @@ class SessionManager:
         if self._api is not None:
             await self._api.aclose()  # type: ignore[no-untyped-call]
 
+    def since_1970(self, moment: float) -> float:
+        """Seconds since 1970 at a moment of the sessions' clock."""
+        return time.time() - self._clock() + moment
+
     def act(self, actions: list[Action]) -> None:
         """Do what the state machine wants done."""
         for action in actions:
@@ -245,6 +250,8 @@ class SessionManager:
             LivekitRefused: the server refuses.
             LivekitGone: it does not answer, or is in trouble itself.
         """
+        if session.external is not None:
+            return
         config = room_configuration(session.room)
         request = api.CreateRoomRequest(
             name=session.room,
@@ -281,14 +288,19 @@ class SessionManager:
         Returns:
             Whether the session has lost its pipeline and is to go on in another.
         """
-        told = ""
+        told, why = "", ""
         try:
             stream = self._pipelines.run(await asyncio.to_thread(self._describe, session))
             async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
                 async for run in events:
                     log.info("session %s: %s: %s", session.id, run.state, run.reason)
-                    told = run.state
+                    if (run.state, told, session.moves) == ("running", "starting", 0) and self._metrics is not None:
+                        since = session.created if session.external else session.started or session.created
+                        self._metrics.joined(session.dialect, self._clock() - since)
+                    told, why = run.state, run.reason
                     self._take(session, run)
+            if why == NO_AGENT:
+                self.act(self.sessions.failed(session, "no_participant", why))
             if told != "stopped" and not session.over:
                 raise PipelineGone("the call ended by itself, without a reason")
         except PipelineGone as error:
@@ -325,11 +337,12 @@ class SessionManager:
         """What a pipeline says of a session."""
         before, self._runs[session.id] = self._runs.get(session.id), run
         if run.state == "rebuilding" and (before is None or before.state != run.state):
-            self._spawn(self._tell_of_rebuilding(session.room))
+            if session.external is None:  # the state of an agent's avatar is the agent's business
+                self._spawn(self._tell_of_rebuilding(session.room, character_identity(session.dialect, session.id)))
 
-    async def _tell_of_rebuilding(self, room: str) -> None:
+    async def _tell_of_rebuilding(self, room: str, identity: str) -> None:
         """The room's process cannot say so if it is the one that has died: its state would stand, and the picture."""
-        update = api.UpdateParticipantRequest(room=room, identity=CHARACTER, attributes={STATE: "initializing"})
+        update = api.UpdateParticipantRequest(room=room, identity=identity, attributes={STATE: "initializing"})
         with contextlib.suppress(Exception):  # the character may be out of the room already
             async with asyncio.timeout(_LIVEKIT_SECONDS):
                 await self._livekit().room.update_participant(update)
@@ -360,17 +373,25 @@ class SessionManager:
         """What the pipeline needs to know."""
         loaded, live = self.characters[session.character], self.live
         character = live.applied(session.character, loaded.character)
+        if session.overrides:
+            character = dataclasses.replace(character, **session.overrides)
         if session.character not in self._portraits:
             self._portraits[session.character] = character_portrait(loaded, *self._frame_size, self._framing)
-        access = self.settings.livekit
-        token = character_token(access, session.room, loaded.slug, character.name)
+        access, external = self.settings.livekit, session.external
+        if external is not None:
+            room = RoomAddress("livekit", external.url, external.token, live.bitrate, external.agent)
+        else:
+            identity = character_identity(session.dialect, session.id)
+            token = character_token(access, session.room, loaded.slug, character.name, identity)
+            room = RoomAddress("livekit", access.url, token, live.bitrate, plain=bool(session.dialect))
         return SessionSpec(
             portrait=self._portraits[session.character],
             seed=self.settings.seed,
-            room=RoomAddress("livekit", access.url, token, live.bitrate),
+            room=room,
             character=character,
             id=session.id,
             user=session.identity,
+            again=session.moves > 0 or (session.external is not None and session.waits_in_room),
         )
 
     async def _tend(self) -> None:
@@ -405,8 +426,9 @@ class SessionManager:
 
     async def _reconcile(self) -> None:
         """Webhooks can be lost, with a server that dies or one that was never told of us: ask who is in the rooms."""
-        open_ones = {s.room: s for s in self.sessions.all() if s.state in (State.READY, State.RUNNING)}
-        ended = [s.room for s in self.sessions.all() if s.over and not s.seated]
+        ours = [session for session in self.sessions.all() if session.external is None]
+        open_ones = {s.room: s for s in ours if s.state in (State.READY, State.RUNNING)}
+        ended = [s.room for s in ours if s.over and not s.seated]
         if not open_ones and not ended:
             return
         try:
@@ -418,7 +440,7 @@ class SessionManager:
             async with asyncio.timeout(_LIVEKIT_SECONDS):
                 for room, session in open_ones.items():
                     found = await self._livekit().room.list_participants(api.ListParticipantsRequest(room=room))
-                    there = session.identity in {p.identity for p in found.participants if p.identity != CHARACTER}
+                    there = session.identity in {p.identity for p in found.participants}
                     if there != session.present:
                         note = self.sessions.joined if there else self.sessions.left
                         self.act(note(room, session.identity))

@@ -6,10 +6,12 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 from pathlib import Path
 
-from ray.util.metrics import Counter, Gauge
+from ray.util.metrics import Counter, Gauge, Histogram
 
 from actors.pipeline.topology import Profile
 from deploy.serving.sessions import Session, State
+
+_JOIN_SECONDS = [0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0]
 
 
 class SessionMetrics:
@@ -34,6 +36,13 @@ class SessionMetrics:
             "characters_refused_sessions", "Sessions not let in, by the API's code", ("reason", *keys)
         ).set_default_tags(tags)
 
+        self._joins = Histogram(
+            "characters_join_seconds",
+            "Seconds from the request for a session to the character in its room, by the API that it came by",
+            _JOIN_SECONDS,
+            ("dialect", *keys),
+        ).set_default_tags(tags)
+
     def observe(self, sessions: Sequence[Session], pipelines: int, now: float) -> None:
         """Set the gauges.
 
@@ -52,3 +61,7 @@ class SessionMetrics:
     def refused(self, reason: str) -> None:
         """Count a session that was not admitted."""
         self._refused.inc(tags={"reason": reason})
+
+    def joined(self, dialect: str, seconds: float) -> None:
+        """The character of a session has joined its room. `dialect`: see `Session.dialect`."""
+        self._joins.observe(seconds, {"dialect": dialect or "characters"})

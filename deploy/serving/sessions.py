@@ -16,6 +16,7 @@ import dataclasses
 import math
 import secrets
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,10 +24,12 @@ from typing import Any, Literal
 
 from deploy.planning.admission import Admission, Admitted, Refused, Seats
 from deploy.planning.waiting import AdmissionConfig
+from deploy.serving.dialects.rooms import External
 
 _KEPT_SECONDS = 600.0  # a session that is over can still be asked after for so long
 _KEPT = 1000
 _AGAIN_SECONDS = 10
+_AVATAR_SECONDS = 25.0  # that an avatar may be queued: its agent waits for half a minute
 ROOMS = "characters-"  # rooms whose names begin otherwise are not ours
 
 
@@ -88,6 +91,11 @@ class Session:
         waits_in_room: its user waits in the room instead of asking.
         moves: how often it has lost its pipeline.
         failure: why it is over before its time.
+        dialect: whose API it was asked for by; "" for our own.
+        external: the room of others in which it is an agent's avatar; None for a room and a conversation of ours.
+        limit: seconds that it may last at most; 0 for no limit of its own.
+        overrides: fields of `character.yaml` that differ in it.
+        consumed: whether its one key to join has been used.
     """
 
     id: str
@@ -109,6 +117,11 @@ class Session:
     failure: Failure | None = None
     client: str = ""
     wanted: str = ""
+    dialect: str = ""
+    external: External | None = None
+    limit: float = 0.0
+    overrides: dict[str, Any] = field(default_factory=dict)
+    consumed: bool = False
 
     @property
     def over(self) -> bool:
@@ -189,11 +202,17 @@ class Sessions:
         client: str = "",
         most: int = 0,
         waits_in_room: bool = False,
+        dialect: str = "",
+        external: External | None = None,
+        limit: float = 0.0,
+        overrides: dict[str, Any] | None = None,
     ) -> Session:
-        """A new session, ready or queued; for a room that the same user has already, that session.
+        """A new session, ready or queued; for a room that the same user has already, or a place that the same avatar
+        has, that session.
 
         Args:
             character, name, identity, tenant, client, waits_in_room: see `Session`.
+            dialect, external, limit, overrides: see `Session`.
             room: see `Session.wanted`. Two clients may call two rooms by the same name.
             most: sessions that the client may have running and waiting; 0 = any number.
 
@@ -203,6 +222,10 @@ class Sessions:
             RoomTaken: the client's room is in use by another identity, or for another character.
         """
         now = self._clock()
+        if external is not None and (avatar := self._avatar(external)) is not None:
+            if (avatar.tenant, avatar.character) != (tenant, character):
+                raise RoomTaken
+            return avatar
         if room and (known := self._wanted(room, client)) is not None:
             if known.identity != identity or known.character != character:
                 raise RoomTaken
@@ -212,14 +235,15 @@ class Sessions:
             message = f"you have {most} conversation(s) already, and may have no more at a time"
             raise NotAdmitted(Refused("", "quota", message, _AGAIN_SECONDS))
         self._let_in(self._admission.call())
-        key = secrets.token_urlsafe(12)
+        key = uuid.uuid4().hex if dialect else secrets.token_urlsafe(12)
         decision = self._admission.ask(key, "", tenant)
         if isinstance(decision, Refused):
             raise NotAdmitted(decision)
         session = Session(
             id=key,
             character=character,
-            room=ROOMS + secrets.token_urlsafe(18),  # not of the id: whoever is in a room knows its name
+            # Not of the id: whoever is in a room knows its name. A room of others has no name here.
+            room=("" if external else ROOMS) + secrets.token_urlsafe(18),
             identity=identity or f"user-{secrets.token_hex(6)}",
             name=name,
             tenant=tenant,
@@ -228,6 +252,11 @@ class Sessions:
             waits_in_room=waits_in_room,
             client=client,
             wanted=room,
+            present=external is not None,  # an agent waits for its avatar
+            dialect=dialect,
+            external=external,
+            limit=limit,
+            overrides=overrides or {},
         )
         self._sessions[session.id] = session
         self._rooms[session.room] = session.id
@@ -246,7 +275,9 @@ class Sessions:
         moments = {moment: record[moment] + offset for moment in MOMENTS if record[moment] is not None}
         failure = Failure(**record["failure"]) if record["failure"] else None
         fields = {name: value for name, value in record.items() if name != "over"}
-        session = Session(**(fields | moments | {"state": State(record["state"]), "failure": failure, "seated": False}))
+        external = External(**record["external"]) if record.get("external") else None
+        settled = {"state": State(record["state"]), "failure": failure, "seated": False, "external": external}
+        session = Session(**(fields | moments | settled))
         self._sessions[session.id] = session
         self._rooms[session.room] = session.id
         if session.over:
@@ -309,11 +340,15 @@ class Sessions:
             session.until = self._clock() + self._grace
         return []
 
-    def cancel(self, session: Session) -> list[Action]:
-        """The user hangs up."""
+    def begin(self) -> list[Action]:
+        """Those whose users are there already run as soon as they are ready."""
+        return self._promote()
+
+    def cancel(self, session: Session, talked: State = State.COMPLETED) -> list[Action]:
+        """The user hangs up. `talked`: the last state of a session that ran."""
         if session.over:
             return []
-        state = State.COMPLETED if session.state is State.RUNNING else State.CANCELLED
+        state = talked if session.state is State.RUNNING else State.CANCELLED
         return self._end(session, state) + self._promote()
 
     def failed(self, session: Session, code: str, message: str) -> list[Action]:
@@ -346,8 +381,10 @@ class Sessions:
                 lapse = self._join if session.waits_in_room else self._poll
                 if not session.present and now - session.asked > lapse:
                     actions += self._end(session, State.CANCELLED, Failure("left_queue", "nobody asked any more"))
-            elif session.state is State.RUNNING and now - (session.started or now) > self._longest:
-                failure = Failure("time_limit", f"a conversation may last {self._longest:g} s here")
+                elif session.external and not session.started and now - session.created > _AVATAR_SECONDS:
+                    actions += self._end(session, State.FAILED, Failure("queue_timeout", "no pipeline came free"))
+            elif session.state is State.RUNNING and now - (session.started or now) > self._limit(session):
+                failure = Failure("time_limit", f"a conversation may last {self._limit(session):g} s here")
                 actions += self._end(session, State.COMPLETED, failure)
             elif session.until is not None and now > session.until:
                 if session.state is State.READY:
@@ -365,6 +402,13 @@ class Sessions:
 
     def _wanted(self, room: str, client: str) -> Session | None:
         return next((s for s in self._sessions.values() if not s.over and (s.wanted, s.client) == (room, client)), None)
+
+    def _avatar(self, external: External) -> Session | None:
+        places = ((s, s.external.place) for s in self._sessions.values() if s.external is not None and not s.over)
+        return next((session for session, place in places if place == external.place), None)
+
+    def _limit(self, session: Session) -> float:
+        return min(self._longest, session.limit or math.inf)
 
     def _let_in(self, admitted: list[Admitted]) -> None:
         for one in admitted:

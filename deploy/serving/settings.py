@@ -68,6 +68,10 @@ class Settings:
         frame_ancestors: sites that may show the page in a frame, as in the header Content-Security-Policy.
         hosts: comma-separated names by which the server may be called if it has no API key, besides addresses and
             "localhost": another site whose name is made to point here gets no answer.
+        avatar_rooms: comma-separated hosts of LiveKit servers, besides our own and loopback, to whose rooms an agent's
+            avatar may be sent: names or patterns such as "*.livekit.cloud"; "any" for every public address.
+        avatar_names: comma-separated "name=character": what clients of other APIs call our characters, e.g. Runway's
+            presets; "*" is any other name. A character's slug is known without it.
         max_body: bytes that a request's body may have.
         api_key: asked for by the API if not empty. From CHARACTERS_API_KEY.
         tenant_keys: API keys by the name of who holds them, see `AdmissionConfig.tenants`. From CHARACTERS_API_KEYS,
@@ -91,6 +95,8 @@ class Settings:
     cors: str = ""
     frame_ancestors: str = "'self'"
     hosts: str = ""
+    avatar_rooms: str = ""
+    avatar_names: str = ""
     max_body: int = 65_536
     api_key: str = field(default="", repr=False)
     tenant_keys: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -62,6 +62,10 @@ class QuietGang:
         """Somebody is in the room."""
         return 0.0
 
+    def ended(self) -> str:
+        """It goes on."""
+        return ""
+
     def check(self) -> None:
         """All is well."""
 

@@ -379,8 +379,16 @@ def test_a_session_that_keeps_failing_ends(start: Start) -> None:
 
 def test_a_room_that_cannot_be_joined_is_the_users_error(start: Start) -> None:
     address = RoomAddress("livekit", "ws://127.0.0.1:9", "no token")
+    gang = start()
+    gang.renew(gang.topology)
+    before = pids_of(gang)
     with pytest.raises(UserError, match="cannot join the LiveKit room"):
-        start(session=SessionSpec(portrait(), room=address))
+        gang.start(SessionSpec(portrait(), room=address))
+    gang.renew(gang.topology)
+    gang.start(SessionSpec(portrait()))
+    wait_for_chunks(gang, 5)
+    after = pids_of(gang)
+    assert {name for name in before if before[name] == after[name]} == {"dit.0.0", "decoder"}, "weights were lost"
 
 
 def test_networks_in_the_pipeline_and_the_cost_of_hops(start: Start) -> None:

@@ -30,16 +30,21 @@ class Site:
     """
 
     def __init__(
-        self, pipelines: int, random_weights: bool = False, portraits: Sequence[str] = (), **settings: Any
+        self,
+        pipelines: int,
+        random_weights: bool = False,
+        portraits: Sequence[str] = (),
+        cast: Any = None,
+        **settings: Any,
     ) -> None:
         with socket.create_server((LOOPBACK, 0)) as probe:
             port = probe.getsockname()[1]
         first = free_ports(17880)
-        self._access = LivekitAccess(f"ws://{LOOPBACK}:{first}", "key", "s" * 32, own=True, port=first)
+        self.access = self._access = LivekitAccess(f"ws://{LOOPBACK}:{first}", "key", "s" * 32, own=True, port=first)
         self.url = f"http://{LOOPBACK}:{port}"
-        self.cast = Understudies(pipelines)
+        self.cast = cast or Understudies(pipelines)
         self.livekit = self.start_livekit()
-        manager = SessionManager(
+        self.manager = manager = SessionManager(
             Settings(self._access, **settings),
             self.cast,
             FRAME_SIZE,

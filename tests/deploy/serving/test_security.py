@@ -24,7 +24,15 @@ from tests.deploy.store import FakeStore
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = " ".join((ROOT / "SECURITY.md").read_text().split())
-OPEN = {"/healthz", "/v1/characters/{slug}/portrait", "/livekit/webhook"}  # the last asks for a signature
+# The webhook and LiveKit Inference's routes ask for a signature, `consume` for a session's own key.
+OPEN = {
+    "/healthz",
+    "/v1/characters/{slug}/portrait",
+    "/livekit/webhook",
+    "/v1/realtime_sessions/{session_id}/consume",
+    "/avatar/sessions",
+    "/avatar/sessions/terminate",
+}
 
 
 def default(name: str) -> float:
