@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # From the top: a room imports itself and the rooms after it.
 ROOMS = ("deploy", "actors", "characters", "kernels")
 # The commands of a bench are its front door.
-BENCH_COMMANDS = ("characters.cli.bench_step", "characters.cli.bench_decode")
+BENCH_COMMANDS = ("characters.cli.bench_step", "characters.cli.bench_chunk", "characters.cli.bench_decode")
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

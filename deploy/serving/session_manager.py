@@ -337,11 +337,14 @@ class SessionManager:
         """What a pipeline says of a session."""
         before, self._runs[session.id] = self._runs.get(session.id), run
         if run.state == "rebuilding" and (before is None or before.state != run.state):
-            if session.external is None:  # the state of an agent's avatar is the agent's business
-                self._spawn(self._tell_of_rebuilding(session.room, character_identity(session.dialect, session.id)))
+            self._tell_of_rebuilding(session)
 
-    async def _tell_of_rebuilding(self, room: str, identity: str) -> None:
+    def _tell_of_rebuilding(self, session: Session) -> None:
         """The room's process cannot say so if it is the one that has died: its state would stand, and the picture."""
+        if session.external is None:  # the state of an agent's avatar is the agent's business
+            self._spawn(self._mark_as_starting(session.room, character_identity(session.dialect, session.id)))
+
+    async def _mark_as_starting(self, room: str, identity: str) -> None:
         update = api.UpdateParticipantRequest(room=room, identity=identity, attributes={STATE: "initializing"})
         with contextlib.suppress(Exception):  # the character may be out of the room already
             async with asyncio.timeout(_LIVEKIT_SECONDS):
@@ -363,7 +366,7 @@ class SessionManager:
             # Until Serve has noticed, too: nobody is to be sent there.
             self.sessions.capacity = self._capacity(self.replicas.ready - {gone})
             self._spawn(asyncio.to_thread(self._records.report, session.id, None))
-            self._spawn(self._tell_of_rebuilding(session.room))
+            self._tell_of_rebuilding(session)
             self.act(self.sessions.displaced(session))
         else:
             self._spawn(self._close_room(session.room))
