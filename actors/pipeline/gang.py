@@ -20,6 +20,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors.pipeline.folder import PREFIX, sweep
 from actors.pipeline.header import NONE_CANCELLED
 from actors.pipeline.heartbeat import BEAT_SECONDS, Heartbeats
 from actors.pipeline.session import SessionSpec
@@ -124,6 +125,7 @@ class Gang:
                 self._group = placement_group(self.topology.bundles, strategy="STRICT_PACK")
             if not self._group.wait(timeout):
                 raise UserError(f"no host has room for {self.topology.bundles} within {timeout:.0f} s")
+            sweep()
             self._refill()
             self._load_stages([stage.name for stage in self.topology.stages], from_standby=False)
             self._wait(list(self._loading.values()), _LOAD_TIMEOUT, patience=math.inf)
@@ -227,6 +229,7 @@ class Gang:
                     self._kill(name)
             self.topology = topology
             self._forget()
+            sweep()
             self._become("starting", "ready for another session")
             # The standbys are for a talk that goes on; here nobody waits for a picture.
             self._load_stages(gone, from_standby=False)
@@ -234,7 +237,7 @@ class Gang:
 
     def _forget(self) -> None:
         """As if there had been no session."""
-        self._directory = f"characters-{uuid.uuid4().hex[:12]}"
+        self._directory = f"{PREFIX}{uuid.uuid4().hex[:12]}"
         self._runs: dict[Any, str] = {}  # future of run() -> stage
         self._states: dict[str, dict[str, Any]] = {}
         self._cancelled = NONE_CANCELLED

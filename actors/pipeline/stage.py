@@ -22,6 +22,7 @@ from actors.channels.local import LocalChannel
 from actors.channels.opening import open_channel
 from actors.channels.protocol import Channel, ChannelAborted, End
 from actors.pipeline.context import StageContext
+from actors.pipeline.folder import hold
 from actors.pipeline.header import Header
 from actors.pipeline.heartbeat import Address, Heart
 from actors.pipeline.loop import Loop, LoopRole
@@ -72,6 +73,7 @@ class Stage:
         self._peers: list[ActorHandle] = []
         self._states: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
+        self._held: int | None = None  # descriptor of the session's folder
         clock = topology.model.clock
         self._trace = Trace(topology.spans, clock)
         self._snapshot_every = max(1, round(_SNAPSHOT_SECONDS / clock.seconds))
@@ -150,7 +152,8 @@ class Stage:
             TimeoutError, RuntimeError: another stage did not open its end.
         """
         folder = Path(tempfile.gettempdir()) / directory
-        folder.mkdir(mode=0o700, exist_ok=True)
+        self._let_go()
+        self._held = hold(folder)
         own = {role.name for role in self._stage.roles}
         device = torch.device(self._stage.device)
         self._close_channels()  # of an opening that failed half-way
@@ -276,7 +279,13 @@ class Stage:
         """End the session: roles release what they hold."""
         for role in self._roles.values():
             role.close()
+        self._let_go()
         shutil.rmtree(Path(tempfile.gettempdir()) / directory, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def _open_edge(self, edge: Edge, own: set[str], path: str, device: torch.device) -> list[tuple[Channel, str]]:
         sends, receives = edge.source in own, edge.target in own
