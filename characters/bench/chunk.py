@@ -122,7 +122,7 @@ def with_autoencoder(config: ModelConfig, name: str) -> ModelConfig:
 
 def pass_flops(config: ModelConfig) -> float:
     """Operations of one pass of the DiT: products and self-attention."""
-    rows = config.frames * config.tokens
+    rows = config.tokens
     products = 2 * rows * (block_parameters(config.dit) - 2 * config.dit.dim**2)  # keys and values of conditions
     return config.dit.num_layers * (products + 4 * rows * rows * config.dit.dim)
 
@@ -205,7 +205,7 @@ def _parts(report: Report, maker: WindowMaker, session: Session, seconds: float)
 def _ceiling(report: Report, job: Job, maker: WindowMaker, session: Session, whole: Timing) -> None:
     """The chunk against its bare FP8 products, attention and convolutions, measured in the same run."""
     config, dit = job.config, job.config.dit
-    rows, passes = config.frames * config.tokens, len(config.sampler.steps)
+    rows, passes = config.tokens, len(config.sampler.steps)
     floor = report.attempt(
         "the floor",
         lambda: measure_floor(
