@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from characters.config import load_yaml
 from characters.errors import UserError, did_you_mean
@@ -43,6 +44,36 @@ class Voice:
 
 
 @dataclass(frozen=True)
+class ToolConfig:
+    """Something that a character's language model may call: exactly one of `url`, `python` and `mcp`.
+
+    Attributes:
+        name: what the model calls it: letters, digits, "_" and "-"; a server of kind mcp names its own.
+        description: tells the model what it is for.
+        parameters: what it takes, by name: a line for the model, or a JSON schema.
+        url: http(s) address that the arguments are posted to as JSON; the answer's text is the result.
+        python: name of an entry point of the group characters.tools.
+        mcp: http(s) address of a Model Context Protocol server, all of whose tools are offered.
+    """
+
+    name: str = ""
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    url: str = ""
+    python: str = ""
+    mcp: str = ""
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.url, self.python, self.mcp))) != 1:
+            raise ValueError("a tool needs one of url, python and mcp")
+        if not self.mcp and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.name):
+            raise ValueError(f"a tool's name is letters, digits, '_' and '-', not {self.name!r}")
+        for address in (self.url, self.mcp):
+            if address and not address.startswith(("http://", "https://")):
+                raise ValueError(f"a tool's address begins with http:// or https://, not {address!r}")
+
+
+@dataclass(frozen=True)
 class Character:
     """The contents of `character.yaml`.
 
@@ -53,6 +84,7 @@ class Character:
         persona: who the character is; instructions for the language model.
         greeting: what the character says first.
         voice: how the character sounds.
+        tools: what its language model may call.
     """
 
     name: str
@@ -61,6 +93,7 @@ class Character:
     persona: str = ""
     greeting: str = ""
     voice: Voice = field(default_factory=Voice)
+    tools: list[ToolConfig] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.name.strip():
