@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import aclosing
 
-from actors.voice.clauses import ClauseSplitter
 from actors.voice.config import VoiceConfig
 from actors.voice.events import (
     Cancelled,
@@ -26,6 +25,7 @@ from actors.voice.reply import Reply
 from actors.voice.tasks import Tasks, WorkerThread
 from characters.chunk import SAMPLE_RATE
 from characters.errors import UserError
+from characters.speech.clauses import ClauseSplitter
 
 _APOLOGY = "I'm sorry, I lost my train of thought. Could you say that again?"
 _STYLE = (

@@ -11,10 +11,12 @@ import av
 import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
+from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from characters.chunk import SAMPLE_RATE, rechunk
 from characters.errors import UserError
+from characters.media.survey import SECONDS, Survey, survey
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +29,9 @@ _EXPORT = "export it again, mono or stereo, at 48 kHz"
 def open_audio(path: str | Path) -> AudioFile:
     """Open a recording and check what can be checked without decoding all of it.
 
-    A file of floating-point samples can hold NaN or infinity, so it is scanned once; it is not compressed, so this is
-    quick. Up to 1 % of such samples are replaced by silence, and the log says so.
+    Of several tracks the one is taken that players play. The first minutes are looked at; all of a file of
+    floating-point samples, which can hold anything, and is quickly read because it is not compressed. What is odd is
+    mended where it can be (see `survey`), and the log says so. Up to 1 % of NaN and infinity become silence.
 
     Raises:
         UserError: the file is missing, a folder, unreadable or not audio; it has no audio track, no sound in it, or too
@@ -48,6 +51,9 @@ def open_audio(path: str | Path) -> AudioFile:
         raise UserError(f"{path} is empty")
     file = AudioFile(path)
     _check_samples(file)
+    file.survey = survey(_first(file))
+    for remark in file.survey.remarks:
+        log.warning("%s: %s", path, remark)
     return file
 
 
@@ -58,12 +64,15 @@ class AudioFile:
         path: the file.
         duration: seconds, for a progress bar; None if the header does not say.
         codec: FFmpeg's name of the audio codec, for example "pcm_f32le".
+        survey: how its samples are to be read.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.survey = path, Survey()
         with closing(self._open()) as container:
-            stream = container.streams.audio[0]
+            stream = _track(container)
+            if (tracks := len(container.streams.audio)) > 1:
+                log.warning("%s has %d audio tracks; %s is heard, as players do", path, tracks, _name(stream))
             if stream.codec_context is None:  # despite its type
                 raise UserError(f"{path}: its sound is in a codec that FFmpeg does not know; {_EXPORT}")
             self.codec = stream.codec_context.name
@@ -84,7 +93,8 @@ class AudioFile:
         """
         some = False
         try:
-            for block in _resample(_repair(frame) for frame in self.frames()):
+            frames = (_repair(frame) for frame in self.frames())
+            for block in _resample(frames if self.survey.plain else map(self.survey.apply, frames)):
                 some = some or block.size > 0
                 yield np.clip(block, -1.0, 1.0)
         except av.FFmpegError as e:
@@ -100,7 +110,7 @@ class AudioFile:
         """
         damaged = 0
         with closing(self._open()) as container:
-            packets = container.demux(container.streams.audio[0])
+            packets = container.demux(_track(container))
             while True:
                 try:
                     packet = next(packets, None)
@@ -129,6 +139,27 @@ class AudioFile:
             container.close()
             raise UserError(f"{self.path} has no audio track")
         return container
+
+
+def _track(container: InputContainer) -> AudioStream:
+    """The track that players play."""
+    best = container.streams.best("audio")
+    return best if isinstance(best, AudioStream) else container.streams.audio[0]
+
+
+def _name(stream: AudioStream) -> str:
+    told = ", ".join(filter(None, (stream.metadata.get("title"), stream.language)))
+    return f"track {stream.index}" + (f" ({told})" if told else "")
+
+
+def _first(file: AudioFile) -> Iterator[AudioFrame]:
+    """The frames that are looked at."""
+    seconds = 0.0
+    for frame in file.frames():
+        yield frame
+        seconds += frame.samples / frame.sample_rate
+        if seconds > SECONDS and not file.codec.startswith("pcm_f"):
+            return
 
 
 def _resample(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:

@@ -1,8 +1,7 @@
-"""What all speech engines share: their interface, their result, sentences and resampling."""
+"""What all speech engines share: their interface, their result and resampling."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -50,14 +49,6 @@ class Synthesiser(Protocol):
             UserError: the engine is missing or failed.
         """
         ...
-
-
-_SENTENCE = re.compile(r"[^.!?…\n]+[.!?…]*[\"”’)\]]*")
-
-
-def sentences(text: str) -> list[str]:
-    """Splits at the ends of sentences and lines, for engines without a splitter of their own."""
-    return [s.strip() for s in _SENTENCE.findall(text) if any(c.isalnum() for c in s)]
 
 
 def resample(pcm: np.ndarray, rate_in: float, rate_out: float = SAMPLE_RATE) -> np.ndarray:

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from characters.errors import UserError
-from characters.speech.base import Phoneme, Speech, resample, sentences
+from characters.speech.base import Phoneme, Speech, resample
+from characters.speech.clauses import sentences
 
 WORDS_PER_MINUTE = 165
 # espeak-ng's pitch lies in 0..99; 50 is the voice's own, and 50 steps are an octave.

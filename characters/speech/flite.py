@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from characters.errors import UserError
-from characters.speech.base import Phoneme, Speech, resample, sentences
+from characters.speech.base import Phoneme, Speech, resample
+from characters.speech.clauses import sentences
 
 # How far the labels lie behind the sound. Measured as for hibari, it is below the resolution of 10 ms.
 LABEL_DELAY = 0.0

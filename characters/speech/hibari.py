@@ -17,6 +17,7 @@ from characters.assets import HIBARI
 from characters.chunk import SAMPLE_RATE
 from characters.errors import UserError
 from characters.speech.base import Phoneme, Speech
+from characters.speech.clauses import sentences
 
 DURATIONS = "/Clip_output_0"  # float [1, symbols], in units of two 12.5 ms frames
 DURATION_SECONDS = 0.025
@@ -80,7 +81,7 @@ class HibariVoice:
 
     def speak(self, text: str, *, speed: float = 1.0, pitch: float = 0.0) -> Iterator[Speech]:
         """See `Synthesiser.speak`. Pitch moves only the fundamental: formants and timing stay."""
-        for symbols in self._text.phonemize(text):
+        for symbols in (symbols for sentence in sentences(text) for symbols in self._text.phonemize(sentence)):
             known = [s for s in symbols if s in self._text.vocab]
             if not known:
                 continue

@@ -8,7 +8,8 @@ import pytest
 
 from characters.errors import UserError
 from characters.speech import espeak, flite, open_voice
-from characters.speech.base import resample, sentences
+from characters.speech.base import resample
+from characters.speech.clauses import sentences
 
 VOICES = ["hibari", "espeak:en-us", "flite:slt", "flite:rms"]
 TEXT = "Hello there, Bob. My mother baked a big apple pie!"
