@@ -6,8 +6,10 @@ import logging
 import math
 import os
 import re
+import unicodedata
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from characters.config import load_yaml
 from characters.errors import UserError, did_you_mean
@@ -20,6 +22,9 @@ GALLERY = Path(__file__).parent / "gallery"
 # Characters that steer a terminal, end a line or change the direction of the text, and code points that stand for none.
 # `str.isprintable` would also refuse no-break spaces and the joiners of emoji, which belong in a text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+_JOINERS = "\u200c\u200d"  # they change what a letter looks like, and so what a name says
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,36 @@ class Photograph:
 
 
 @dataclass(frozen=True)
+class ToolConfig:
+    """Something that a character's language model may call: exactly one of `url`, `python` and `mcp`.
+
+    Attributes:
+        name: what the model calls it: letters, digits, "_" and "-"; a server of kind mcp names its own.
+        description: tells the model what it is for.
+        parameters: what it takes, by name: a line for the model, or a JSON schema.
+        url: http(s) address that the arguments are posted to as JSON; the answer's text is the result.
+        python: name of an entry point of the group characters.tools.
+        mcp: http(s) address of a Model Context Protocol server, all of whose tools are offered.
+    """
+
+    name: str = ""
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    url: str = ""
+    python: str = ""
+    mcp: str = ""
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.url, self.python, self.mcp))) != 1:
+            raise ValueError("a tool needs one of url, python and mcp")
+        if not self.mcp and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.name):
+            raise ValueError(f"a tool's name is letters, digits, '_' and '-', not {self.name!r}")
+        for address in (self.url, self.mcp):
+            if address and not address.startswith(("http://", "https://")):
+                raise ValueError(f"a tool's address begins with http:// or https://, not {address!r}")
+
+
+@dataclass(frozen=True)
 class Character:
     """The contents of `character.yaml`.
 
@@ -82,6 +117,7 @@ class Character:
         greeting: what the character says first.
         voice: how the character sounds.
         photograph: for a character who is a person on a photograph: the photograph.
+        tools: what its language model may call.
     """
 
     name: str
@@ -91,6 +127,7 @@ class Character:
     greeting: str = ""
     voice: Voice = field(default_factory=Voice)
     photograph: Photograph | None = None
+    tools: list[ToolConfig] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -128,9 +165,28 @@ class LoadedCharacter:
 
 
 def user_folder() -> Path:
-    """Where the user's own characters live: `$XDG_DATA_HOME/characters`, else `~/.local/share/characters`."""
+    """Where the user's own characters live: `$XDG_DATA_HOME/characters`, else `~/.local/share/characters`.
+
+    Raises:
+        UserError: the user has no home folder.
+    """
     home = os.environ.get("XDG_DATA_HOME")
-    return (Path(home) if home and Path(home).is_absolute() else Path.home() / ".local/share") / "characters"
+    try:
+        return (Path(home) if home and Path(home).is_absolute() else Path.home() / ".local/share") / "characters"
+    except RuntimeError as e:  # HOME is not set, and the system does not know this user
+        raise UserError("this user has no home folder: set HOME, or XDG_DATA_HOME to a folder for characters") from e
+
+
+def same_name(one: str, other: str) -> bool:
+    """Whether two names are one, however their accents are encoded."""
+    return unicodedata.normalize("NFC", one).split() == unicodedata.normalize("NFC", other).split()
+
+
+def _slug(name: str) -> str:
+    """Lower case, words joined by '-'. The marks of a letter stay: in Indic scripts they are its vowels."""
+    name = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+    kept = "".join(c if unicodedata.category(c)[0] in "LNM" or c in _JOINERS else " " for c in name)
+    return "-".join(word for part in kept.split() if (word := part.strip(_JOINERS)))
 
 
 def slugify(name: str) -> str:
@@ -139,8 +195,8 @@ def slugify(name: str) -> str:
     Raises:
         UserError: the name has no letter and no digit, or is too long.
     """
-    slug = re.sub(r"[\W_]+", "-", name.casefold()).strip("-")
-    if not slug or len(slug.encode()) > 100:
+    slug = _slug(name)
+    if not any(c.isalnum() for c in slug) or len(slug.encode()) > 100:
         raise UserError(f"{name!r} cannot name a character: a name needs a letter or a digit, and at most 100 bytes")
     return slug
 
@@ -148,7 +204,12 @@ def slugify(name: str) -> str:
 def character_folders() -> dict[str, Path]:
     """Folders of all known characters by slug, sorted. A user's own character hides one of the gallery."""
     found: dict[str, Path] = {}
-    for parent in (GALLERY, user_folder()):
+    parents = [GALLERY]
+    try:
+        parents.append(user_folder())
+    except UserError as e:
+        log.info("%s", e)
+    for parent in parents:
         try:
             found.update({f.parent.name: f.parent for f in parent.glob(f"*/{FILE_NAME}")})
         except OSError as e:
@@ -187,8 +248,10 @@ def load_character(name_or_folder: str | Path) -> LoadedCharacter:
         return load_folder(folder)
     if any(separator in name for separator in ("/", os.sep)):
         raise UserError(f"{folder} is not the folder of a character")
-    if (slug := re.sub(r"[\W_]+", "-", name.casefold()).strip("-")) in known:
-        return load_folder(known[slug])
+    slug = _slug(name)
+    for found, folder in known.items():
+        if slug and slug in (found, unicodedata.normalize("NFC", found)):
+            return load_folder(folder)
     raise UserError(f"no character named {name!r}; {did_you_mean(slug, list(known))}")
 
 
@@ -210,7 +273,9 @@ def load_folder(folder: Path) -> LoadedCharacter:
     if name == "piper" and colon:
         voice = _inside(root, model, f"{file}: voice.engine")
         character = replace(character, voice=replace(character.voice, engine=f"piper:{voice}"))
-    return LoadedCharacter(slug=root.name, folder=folder, character=character, portrait=portrait)
+    # A linked folder goes by the name of the link: that is where it was found.
+    slug = Path(os.path.abspath(folder)).name
+    return LoadedCharacter(slug=slug, folder=folder, character=character, portrait=portrait)
 
 
 def _inside(root: Path, name: str, what: str) -> Path:

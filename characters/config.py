@@ -19,6 +19,8 @@ from characters.errors import UserError, did_you_mean
 T = TypeVar("T")
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
+_TEXT = "tag:yaml.org,2002:str"
+_GUESSED = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null", "timestamp")}
 MAX_BYTES = 1_000_000  # a configuration is a page of text; anything larger is some other file
 
 
@@ -62,9 +64,10 @@ def load_yaml(path: str | Path, schema: type[T]) -> T:
     text = _read(path)
     root = _parse(path, text)
     _check_keys(path, root, schema, "")
+    changed = _mark_texts(root, schema)
     config = OmegaConf.structured(schema)
     try:
-        config = OmegaConf.merge(config, OmegaConf.load(io.StringIO(_literal(text, root))))
+        config = OmegaConf.merge(config, OmegaConf.load(io.StringIO(_literal(text, root, changed))))
         assert isinstance(config, DictConfig)
         missing = OmegaConf.missing_keys(config)
         if missing:
@@ -113,9 +116,41 @@ def _parse(path: Path, text: str) -> yaml.MappingNode:
     return root
 
 
-def _literal(text: str, root: yaml.MappingNode) -> str:
-    """`text` with every `${` escaped, so that OmegaConf takes it as text; changes `root`, the tree of `text`."""
+def _mark_texts(node: yaml.Node, expected: Any) -> bool:
+    """Make text of what stands in a text field: No, 007, 12:30 and 2024-05-01 are names too. Whether any was found."""
+    expected = _unwrap_optional(expected)
+    if isinstance(node, yaml.ScalarNode):
+        plain = node.style is None and any(c.isdigit() for c in node.value)  # 1e3: OmegaConf takes more for numbers
+        if (
+            expected is not str
+            or node.value in ("", "~")
+            or not (node.tag in _GUESSED or (node.tag == _TEXT and plain))
+        ):
+            return False
+        node.tag, node.style = _TEXT, "'"
+        return True
     found = False
+    args = typing.get_args(expected)
+    if isinstance(node, yaml.SequenceNode) and typing.get_origin(expected) in (list, tuple) and args:
+        for value in node.value:
+            found = _mark_texts(value, args[0]) or found
+    if isinstance(node, yaml.MappingNode):
+        hints = typing.get_type_hints(expected) if dataclasses.is_dataclass(expected) else {}
+        of_all = args[1] if typing.get_origin(expected) is dict and len(args) == 2 else None
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    found = _mark_texts(merged, expected) or found
+            else:
+                found = _mark_texts(value, hints.get(key.value, of_all)) or found
+    return found
+
+
+def _literal(text: str, root: yaml.MappingNode, found: bool) -> str:
+    """`text` with every `${` escaped, so that OmegaConf takes it as text; changes `root`, the tree of `text`.
+
+    `found`: `root` has been changed already.
+    """
     seen: set[int] = set()
     nodes: list[yaml.Node] = [root]
     while nodes:

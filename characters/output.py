@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +20,17 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_output(path: str | Path) -> Path:
-    """Check, before any work, that a file can be written at `path`; returns it as a Path.
+    """Check, before any work, that a file can be written at `path`; returns it as a Path, of a link where it leads.
 
     Raises:
         UserError: `path` is a folder, a device or a pipe, or its folder is missing, not writable or on a full disk.
     """
     path = Path(path)
+    if os.path.islink(path):  # the file that it leads to is written; the link stays
+        path = Path(os.path.realpath(path))
     try:
+        if os.path.islink(path):
+            raise UserError(f"cannot write {path}: it is a link that leads to itself")
         if path.is_dir():
             raise UserError(f"cannot write {path}: it is a folder")
         if path.exists() and not path.is_file():  # the file would replace it, not be written to it
@@ -50,7 +55,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         UserError: an error of `check_output`, or the disk fills up while the file is written.
     """
-    check_output(path)
+    path = check_output(path)
     try:
         part = temporary(path)
         try:
@@ -73,10 +78,14 @@ def temporary(path: Path) -> str:
 
 
 def put(part: str, path: Path) -> None:
-    """Move a file made by `temporary` to `path`, in one step. Raises OSError."""
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(part, 0o666 & ~mask)
+    """Move a file made by `temporary` to `path`, in one step; an older file's mode stays. Raises OSError."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = 0o666 & ~mask
+    os.chmod(part, mode)
     os.replace(part, path)
 
 

@@ -1,4 +1,4 @@
-"""Gives a language model a tool, here the time of day; `VoiceBridge(tools=...)` takes the same objects.
+"""Gives a language model a tool, here the time of day; `VoiceBridge.offer` takes the same objects.
 Run it: python examples/custom_tool.py URL MODEL "What time is it?", URL of an OpenAI-compatible server up to /v1."""
 
 import asyncio

@@ -26,8 +26,10 @@ from actors.voice.config import VoiceConfig
 from actors.voice.parts import Parts
 from actors.voice.protocols import Message
 from actors.voice.tasks import Tasks
+from actors.voice.tools import open_tools
 from characters.character import Character
 from characters.chunk import Clock
+from characters.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,7 @@ class Conversation:
         self._outlet, self._plain = room, plain
         self._room, self._loop = room.room, room.loop
         self._aligner, self._context = aligner, context
+        self._character, self._config = character, config
         self._again = bool(state)
         self._user = user
         self._told = ""  # identity of the one who the room was told is heard, while several could be
@@ -117,7 +120,15 @@ class Conversation:
             room.local_participant.register_rpc_method(method, self._on_interrupt)
         self._tasks.spawn(self._bridge.start())
         self._tasks.spawn(self._watch_picture())
+        self._tasks.spawn(self._offer_tools())
         self._count_users()
+
+    async def _offer_tools(self) -> None:
+        """What the character asks for. Without it the conversation goes on; the log says what is missing."""
+        try:
+            self._bridge.offer(await open_tools(self._character.tools, self._config.llm.tool_hosts))
+        except UserError as error:
+            log.error("the tools of %s: %s", self._character.name, error)
 
     def snapshot(self) -> dict[str, Any]:
         """What another process needs to go on with the conversation; from any thread."""

@@ -49,7 +49,6 @@ class VoiceBridge:
         parts: from `actors.voice.parts.load_parts`; the language model and the VAD hold the state of one session.
         emit: called with each event, in order, in the event loop; must not block.
         config: as given to `load_parts`.
-        tools: what the language model may call.
         clock: seconds; all times in events and traces are its.
     """
 
@@ -59,7 +58,6 @@ class VoiceBridge:
         parts: Parts,
         emit: Callable[[Event], None],
         config: VoiceConfig | None = None,
-        tools: Sequence[Tool] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config or VoiceConfig()
@@ -75,7 +73,6 @@ class VoiceBridge:
             character.persona,
             parts,
             self._config,
-            tools,
             self._history,
             self._tts_thread,
             self._tasks,
@@ -113,6 +110,10 @@ class VoiceBridge:
         self._history.messages = list(history)
         self._talker.response_id = max(self._talker.response_id, response_id)
 
+    def offer(self, tools: Sequence[Tool]) -> None:
+        """From the next reply on, the language model may call these tools."""
+        self._talker.tools = tuple(tools)
+
     async def start(self) -> None:
         """Warms the parts up and watches for gaps in the user's sound. A part that fails makes a `VoiceError`."""
         for stage, thread, warm in (
@@ -123,6 +124,7 @@ class VoiceBridge:
                 await thread.run(warm)
             except UserError as error:
                 self._problem(stage, error)
+        self._tasks.spawn(self._parts.model.warm())
         self._tasks.spawn(self._watch())
 
     async def close(self) -> None:

@@ -128,6 +128,7 @@ class LlmConfig:
         max_tokens: of one reply.
         timeout_s: to the first token, and from one token to the next.
         tool_rounds: how often the model may call tools in one reply before it must answer.
+        tool_hosts: hosts that tools of a character may call; "*" allows all.
         seed: of the persona's choice of words.
     """
 
@@ -139,6 +140,7 @@ class LlmConfig:
     max_tokens: int = 300
     timeout_s: float = 10.0
     tool_rounds: int = 4
+    tool_hosts: list[str] = field(default_factory=list)
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -11,14 +11,18 @@ from contextlib import aclosing
 from typing import Any
 
 from actors.voice.config import LlmConfig
+from actors.voice.habits import Habits
 from actors.voice.protocols import LanguageModel, Message, Tool, ToolCall
+from actors.voice.thoughts import Thoughts
+from actors.voice.tool_calls import ToolCalls
 from characters.errors import UserError
 
 log = logging.getLogger(__name__)
 
 _TOOL_SECONDS = 10.0
+_FILLER_SECONDS = 0.6  # after which the user is told that a tool takes a while
+_FILLER = "One moment. "
 _LONGEST_RESULT = 4000  # characters of a tool's result that are shown to the model
-_LONGEST_ARGUMENTS = 20_000
 
 
 def api_key(variable: str, base_url: str) -> str:
@@ -53,49 +57,44 @@ class OpenAiModel:
             timeout=config.timeout_s,
             max_retries=0,
         )
+        self._habits = Habits()
+
+    async def warm(self) -> None:
+        """See `LanguageModel.warm`: learn with one word what the server refuses and how it thinks."""
+        try:
+            async for _ in self.stream([Message("user", "Say hello, in one word.")]):
+                pass
+        except UserError as error:
+            log.warning("%s", error)
 
     async def stream(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncIterator[str | ToolCall]:
-        """See `LanguageModel.stream`."""
-        request: dict[str, Any] = {
-            "model": self._config.model,
-            "messages": [_wire(message) for message in messages],
-            "temperature": self._config.temperature,
-            "max_tokens": self._config.max_tokens,
-            "stream": True,
-        }
-        if tools:
-            request["tools"] = [
-                {
-                    "type": "function",
-                    "function": {"name": t.name, "description": t.description, "parameters": t.parameters},
-                }
-                for t in tools
-            ]
-        calls: dict[int, dict[str, str]] = {}
+        """See `LanguageModel.stream`. What the server refuses is learnt, and not sent again."""
+        habits, calls = self._habits, ToolCalls([tool.name for tool in tools])
+        thoughts = Thoughts(habits.thinks_first)
         answer: Any = None
+        spoken, cut_off = False, False
         try:
-            # The client's time-out is not enough: servers keep a connection alive without an answer.
-            async with asyncio.timeout(self._config.timeout_s):
-                answer = await self._client.chat.completions.create(**request)
+            answer = await self._ask(messages, tools)
             parts = aiter(answer)
             while True:
                 async with asyncio.timeout(self._config.timeout_s):
                     part = await anext(parts, None)
                 if part is None:
                     break
-                delta = part.choices[0].delta if part.choices else None
-                if delta is None:
+                choice = part.choices[0] if part.choices else None
+                if choice is None:
                     continue
-                if delta.content:
-                    yield delta.content
-                for piece in delta.tool_calls or ():
-                    call = calls.setdefault(piece.index, {"id": "", "name": "", "arguments": ""})
-                    call["id"] = piece.id or call["id"]
-                    if piece.function:
-                        call["name"] += piece.function.name or ""
-                        call["arguments"] += piece.function.arguments or ""
-                    if len(call["arguments"]) > _LONGEST_ARGUMENTS:
-                        raise UserError("the language model wrote a tool call without end")
+                cut_off = cut_off or choice.finish_reason == "length"
+                if choice.delta is None:
+                    continue
+                if text := thoughts.push(choice.delta.content or ""):
+                    spoken = spoken or bool(text.strip())
+                    yield text
+                for piece in choice.delta.tool_calls or ():
+                    calls.add(piece)
+            if text := thoughts.flush():
+                spoken = spoken or bool(text.strip())
+                yield text
         except TimeoutError as error:
             raise UserError(f"the language model said nothing for {self._config.timeout_s:g} s") from error
         except UserError:
@@ -103,10 +102,49 @@ class OpenAiModel:
         except Exception as error:  # the client does not catch errors of its transport and its parser
             raise UserError(f"the language model failed: {type(error).__name__}: {error}") from error
         finally:
+            habits.thinks_first = habits.thinks_first or thoughts.stray
             if answer is not None:
                 await answer.close()
-        for index, call in sorted(calls.items()):
-            yield ToolCall(call["id"] or f"call_{index}", call["name"], call["arguments"])
+        for text in thoughts.calls:
+            calls.add_text(text)
+        called = calls.finished()
+        for call in called:
+            yield call
+        if cut_off and not spoken and not called and not habits.thinks:
+            # Thoughts took all tokens of the reply. From now on there are more, for this reply too.
+            habits.thinks = True
+            async for again in self.stream(messages, tools):
+                yield again
+
+    async def _ask(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any:
+        """The server's stream. A request that it refuses is changed as it says, as often as there is something new."""
+        import openai
+
+        while True:
+            habits, config = self._habits, self._config
+            request: dict[str, Any] = {"model": config.model, "stream": True}
+            request |= habits.parameters(config.temperature, config.max_tokens)
+            sent = habits.messages(messages)
+            request["messages"] = [_wire(message) for message in sent]
+            if tools and habits.tools:
+                request["tools"] = [
+                    {
+                        "type": "function",
+                        "function": {"name": t.name, "description": t.description, "parameters": t.parameters},
+                    }
+                    for t in tools
+                ]
+            try:
+                # The client's time-out is not enough: servers keep a connection alive without an answer.
+                async with asyncio.timeout(config.timeout_s):
+                    return await self._client.chat.completions.create(**request)
+            except openai.APIStatusError as refusal:
+                learnt = refusal.status_code in (400, 413, 422, 500) and habits.learn(
+                    str(refusal.body or refusal.message), len(sent), "tools" in request
+                )
+                if not learnt:
+                    raise
+                log.info("the language model's server refused: %s; from now on %s", refusal.message, habits)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -141,8 +179,16 @@ async def converse(
         if text and not text[-1].isspace():
             yield " "  # a new sentence follows the tools
         messages.append(Message("assistant", text, calls=tuple(calls)))
-        for call in calls:
-            messages.append(Message("tool", await _run(call, tools), call_id=call.id))
+        running = [asyncio.ensure_future(_run(call, tools)) for call in calls]
+        try:
+            _, late = await asyncio.wait(running, timeout=_FILLER_SECONDS)
+            if late and not text.strip():
+                yield _FILLER
+            for call, result in zip(calls, running, strict=True):
+                messages.append(Message("tool", await result, call_id=call.id))
+        finally:
+            for result in running:
+                result.cancel()
 
 
 async def _run(call: ToolCall, tools: Sequence[Tool]) -> str:

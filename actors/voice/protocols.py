@@ -102,6 +102,10 @@ class Tool:
 class LanguageModel(Protocol):
     """Writes replies."""
 
+    async def warm(self) -> None:
+        """Whatever makes the first reply as quick as the others. Fails quietly: a reply will tell what is wrong."""
+        ...
+
     def stream(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncIterator[str | ToolCall]:
         """Yields pieces of text as they come, then whole tool calls. Closing the iterator cancels the reply.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 
 from actors.voice.config import VoiceConfig
@@ -41,7 +41,6 @@ class Talker:
         persona: what the language model is told of the character.
         parts: of the voice bridge.
         config: as given to the parts.
-        tools: what the language model may call.
         history: replies are to its newest message, and are added as far as they were heard.
         thread: for the voice.
         tasks: of the bridge.
@@ -52,6 +51,7 @@ class Talker:
     Attributes:
         reply: that is being given; None while the character has nothing to say.
         response_id: of the newest reply; older ones are cancelled.
+        tools: what the language model may call.
     """
 
     def __init__(
@@ -59,7 +59,6 @@ class Talker:
         persona: str,
         parts: Parts,
         config: VoiceConfig,
-        tools: Sequence[Tool],
         history: History,
         thread: WorkerThread,
         tasks: Tasks,
@@ -70,7 +69,8 @@ class Talker:
         self.reply: Reply | None = None
         self.response_id = 0
         self._instructions = Message("system", f"{persona.strip()}\n{_STYLE}".strip())
-        self._parts, self._config, self._tools = parts, config, tuple(tools)
+        self._parts, self._config = parts, config
+        self.tools: tuple[Tool, ...] = ()
         self._history, self._thread, self._tasks = history, thread, tasks
         self._emit, self._problem, self._clock = emit, problem, clock
         self._interrupted: tuple[Reply, Message] | None = None  # the last one, and what is remembered of it
@@ -168,7 +168,7 @@ class Talker:
     async def _think(self, reply: Reply) -> None:
         splitter = ClauseSplitter()
         messages = [self._instructions, *self._history.messages]
-        thoughts = converse(self._parts.model, messages, self._tools, self._config.llm.tool_rounds)
+        thoughts = converse(self._parts.model, messages, self.tools, self._config.llm.tool_rounds)
         async with aclosing(thoughts) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 if reply.trace.first_token is None and piece.strip():

@@ -102,6 +102,8 @@ def words_finished(text: str) -> bool | None:
     if stripped.endswith(("...", "…", ",", "-", "–", "—", ":")):
         return False
     question = _QUESTION.match(stripped) is not None and stripped.endswith("?")
+    if not question and _dictating(stripped, words):
+        return False
     if words[-1] in _DANGLING_WORDS and not (question and len(words) <= 4):
         return False
     if question and len(words) >= 3:
@@ -117,6 +119,38 @@ _WHOLE = re.compile(
     r"(yes|yeah|yep|no|nope|okay|ok|sure|stop|wait|hello|hi|hey|thanks|thank you|bye|goodbye|please|good|great|nice|"
     r"really|cool|why|what|who|how|when|where)( (please|there|thanks|you|it|sure|not|so))?"
 )
+
+
+# What is given piece by piece, with pauses: numbers, letters, addresses.
+_DICTATED_WORDS = (
+    "number numbers phone telephone mobile cell code pin zip postcode postal account card iban serial reference order "
+    "booking extension digits password address email mail spell spelled spelt spelling plate passport policy"
+)
+_DIGIT_WORDS = (
+    "oh zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand plus"
+)
+_DICTATED, _SPOKEN_DIGITS = frozenset(_DICTATED_WORDS.split()), frozenset(_DIGIT_WORDS.split())
+_GOES_ON = frozenset(("double", "triple", "dot", "dash", "hyphen", "underscore", "slash", "plus"))
+
+
+def _dictating(text: str, words: list[str]) -> bool:
+    """Whether a number or letters are being dictated, so that a pause is the one between two groups."""
+    pieces = [piece for word in words for piece in word.split("_")]
+    last = 0
+    for piece in reversed(pieces):
+        if not (piece.isdigit() or piece in _SPOKEN_DIGITS or (len(piece) == 1 and piece.isalpha())):
+            break
+        last += 1
+    rest = pieces[: len(pieces) - last]
+    if rest and rest[-1] in _GOES_ON and _DICTATED & set(rest):
+        return True
+    if not last or pieces[-last:] in (["i"], ["a"]):
+        return False
+    digits = sum(len(piece) if piece.isdigit() else 1 for piece in pieces[-last:])
+    if _DICTATED & set(rest):
+        return True
+    return last >= 3 or (not rest and digits >= 3) or (last >= 2 and digits >= 5)
 
 
 def silence_needed(sound: float | None, text: str, config: TurnConfig) -> int:

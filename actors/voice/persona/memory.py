@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass, field
 
+# A letter of any script, then what belongs to the word: marks of Indic scripts are no letters to `re`.
+_WORD = r"((?:(?:Dr|Mr|Mrs|Ms|Prof)\.?\s+)?[^\W\d_][^\s.,!?;:…\"()。，！？、]*)"
 _NAME = re.compile(
-    r"\b(?:my name is|my name's|my names|call me|i am called|i'm called|the name's|the name is|i go by)"
-    r"\s+([A-Za-z][\w'-]*)",
+    r"\b(?:my name is|my name's|my names|call me|i am called|i'm called|the name's|the name is|i go by)\s+" + _WORD,
     re.IGNORECASE,
 )
-# "I'm Oliver" is a name, "I'm fine" is not: whisper writes names with a capital.
-_I_AM = re.compile(r"\b(?:I'm|I am|this is|it's|it is)\s+([A-Z][A-Za-z'-]+)\b(?!\s+(?:and\s+)?\w+ing\b)")
+# "I'm Oliver" is a name, "I'm fine" is not: whisper writes names with a capital, if their script has any.
+_I_AM = re.compile(r"\b(?:I'm|I am|[Tt]his is|[Ii]t's|[Ii]t is)\s+" + _WORD + r"(?!\s+(?:and\s+)?\w+ing\b)(?=\W|$)")
 _NOT_NAMES = (
     "not your my the a an so very just really also still here there good fine okay well sure sorry going trying "
     "feeling happy sad tired bored what who how yes no i english american british french german spanish monday "
     "tuesday wednesday thursday friday saturday sunday january february march april may june july august september "
-    "october november december"
+    "october november december "
+    # Whom people say they are, with a capital: of a country, a continent, a language, a faith, a sign.
+    "afghan african albanian algerian arab arabic argentine argentinian armenian asian australian austrian azerbaijani "
+    "bangladeshi basque belarusian belgian bolivian bosnian brazilian bulgarian burmese cambodian canadian catalan "
+    "chilean chinese colombian congolese croatian cuban cypriot czech danish dominican dutch ecuadorian egyptian "
+    "estonian ethiopian european filipina filipino finnish georgian ghanaian greek guatemalan haitian hispanic "
+    "hungarian icelandic indian indonesian iranian iraqi irish israeli italian jamaican japanese jordanian kazakh "
+    "kenyan korean kurdish kuwaiti latin latina latino latvian lebanese libyan lithuanian malaysian mexican mongolian "
+    "moroccan nepalese nepali nigerian norwegian pakistani palestinian panamanian persian peruvian polish portuguese "
+    "punjabi romanian russian saudi scottish senegalese serbian singaporean slovak slovenian somali sudanese swedish "
+    "swiss syrian taiwanese tamil tanzanian thai tibetan tunisian turkish ugandan ukrainian uruguayan uzbek venezuelan "
+    "vietnamese welsh yemeni zambian zimbabwean south north east west eastern western southern northern new native "
+    "muslim jewish catholic protestant buddhist hindu sikh atheist agnostic mormon orthodox "
+    "aries taurus gemini leo virgo libra scorpio sagittarius capricorn aquarius pisces "
+    "deaf blind vegan vegetarian ok not ai christmas easter"
 )
 _NO_NAMES = frozenset(_NOT_NAMES.split())
 
@@ -65,9 +81,13 @@ class Memory:
 
     def learn_name(self, text: str) -> bool:
         """Whether `text` tells the user's name; if so it is remembered."""
+        text = unicodedata.normalize("NFC", text).replace("’", "'")
         for pattern in (_NAME, _I_AM):
             for match in pattern.finditer(text):
-                word = match.group(1).removesuffix("'s")
+                word = match.group(1).removesuffix("'s").rstrip("'-*_")
+                first = word[:1]
+                if pattern is _I_AM and first.lower() != first.upper() and not first.isupper():
+                    continue
                 if word.lower() not in _NO_NAMES and not (pattern is _I_AM and word.lower().endswith("ing")):
                     self.name = word[:30].capitalize() if word.islower() or word.isupper() else word[:30]
                     return True

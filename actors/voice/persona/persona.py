@@ -45,6 +45,9 @@ class ScriptedPersona:
         self._used: Counter[str] = Counter()
         self._order: dict[str, list[int]] = {}
 
+    async def warm(self) -> None:
+        """See `LanguageModel.warm`: there is nothing to do."""
+
     async def stream(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncIterator[str | ToolCall]:
         """See `LanguageModel.stream`. Tools are never called."""
         said = [m.text for m in messages if m.role == "user"]

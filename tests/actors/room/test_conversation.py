@@ -86,6 +86,8 @@ class Model:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
+    async def warm(self) -> None: ...
+
     async def stream(self, messages: Any, tools: Any = ()) -> AsyncIterator[str]:
         self.seen.append(messages[-1].text)
         await asyncio.Event().wait()

@@ -284,3 +284,19 @@ def test_no_line_of_a_user_takes_long(remark: str) -> None:
 def test_a_long_sum_is_solved_and_not_repeated() -> None:
     (reply,) = talk("1+" * 30 + "1")
     assert "all of that" in reply.lower() and "thirty-one" in reply
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("My name is Émile.", "Émile"), ("I'm Zoë.", "Zoë"), ("I’m Zoë", "Zoë"), ("I'm Zoe\u0308.", "Zoë"),
+        ("My name is Óscar and I live here.", "Óscar"), ("I'm Žofie, hello.", "Žofie"), ("Call me राम.", "राम"),
+        ("I'm 安娜.", "安娜"), ("I am Dr. Lee.", "Dr. Lee"), ("I'm Jean-Luc.", "Jean-Luc"), 
+        ("This is O'Brien", "O'Brien"),
+        ("I'm Chinese.", ""), ("I'm Brazilian and I like it.", ""), ("I'm Muslim.", ""), ("I'm Scottish", ""),
+        ("It's Monday.", ""), ("I'm émigré.", ""), ("I'm fine.", ""),
+    ],
+)  # fmt: skip
+def test_names_of_all_people_are_learned_and_what_they_are_is_none(said: str, name: str) -> None:
+    memory = Memory()
+    assert memory.learn_name(said) is bool(name) and memory.name == name

@@ -85,3 +85,26 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
         open_end_of_turn(TurnConfig(model=str(tmp_path / "bad.onnx")))
     with pytest.raises(UserError, match="not a smart-turn"):
         open_end_of_turn(TurnConfig(model=str(SILERO.file("silero_vad_v6.onnx"))))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["My number is 555.", "555, 0123.", "My phone number is five five five", "It's 4 9 3", "The code is A 7",
+     "My email is ann dot", "My name is spelled Z O", "Sure, 0170 44", "My card number is 4111 1111."],
+)  # fmt: skip
+def test_a_number_with_pauses_is_waited_for(text: str) -> None:
+    assert silence_needed(0.9, text, TurnConfig()) == 1400
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "How much is seven times eight?",
+        "I am 35.",
+        "I have two dogs.",
+        "It was in 1984.",
+        "That's number one, I think.",
+    ],
+)
+def test_a_number_that_is_no_dictation_is_not(text: str) -> None:
+    assert silence_needed(0.9, text, TurnConfig()) < 1000

@@ -48,6 +48,8 @@ class Scripted:
         self.seen: list[list[Message]] = []
         self.cancelled = 0
 
+    async def warm(self) -> None: ...
+
     async def stream(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncIterator[str | ToolCall]:
         self.seen.append(list(messages))
         try:
