@@ -137,7 +137,7 @@ class Avatar:
             log.warning("a stream of %s is not the agent's: it is not read", identity)
             reader.close()
             return
-        self._seen = time.monotonic()
+        self._meet(identity)
         segment = self._segments.begin(reader.info.attributes or {})
         if not segment.rate:
             log.warning("a segment cannot be played: %s", reader.info.attributes)
@@ -185,8 +185,10 @@ class Avatar:
             self._finish(segment.position(lost if segment.played else 0), interrupted=True)
 
     def _on_data(self, packet: Any) -> None:
+        known = packet.participant is not None or self._agent in self._room.remote_participants
         sender = packet.participant.identity if packet.participant is not None else ""
-        if sender and sender == self._agent and is_end_of_call(packet.data):
+        # A packet of nobody is that of whoever the SDK does not list.
+        if (sender == self._agent if known else self._met) and is_end_of_call(packet.data):
             self._tasks.spawn(self._outlet.end("the agent has ended the call"))
 
     # To the agent.
@@ -249,26 +251,27 @@ class Avatar:
     # Whether there is an agent.
 
     async def _watch(self) -> None:
-        """The server notices only after 20 s that a process was killed; so the agent is asked."""
-        joined = left = time.monotonic()
+        """The server notices only after 20 s that a process was killed; so the agent is asked.
+
+        It is asked, too, if the SDK does not list it: a participant that joins while we do can be missing there.
+        """
+        joined = time.monotonic()
         while True:
             await asyncio.sleep(_BEAT_SECONDS)
             now = time.monotonic()
             if not self._room.isconnected():
-                joined = left = self._seen = now  # it is we who are away
+                joined = self._seen = now  # it is we who are away
                 continue
+            if self._agent and now - self._seen > _BEAT_SECONDS:
+                await self._ask_whether_it_lives()
+            quiet = time.monotonic() - self._seen
             if not self._met:
                 if now - joined > _JOIN_SECONDS:
                     await self._outlet.end(NO_AGENT)
-            elif self._agent not in self._room.remote_participants:
-                if now - left > _AWAY_SECONDS:
-                    await self._outlet.end("the agent has left")
-            else:
-                left = now
-                if now - self._seen > _BEAT_SECONDS:
-                    await self._ask_whether_it_lives()
-                if time.monotonic() - self._seen > _DEAD_SECONDS:
-                    await self._outlet.end("the agent does not answer any more")
+            elif self._agent not in self._room.remote_participants and quiet > _AWAY_SECONDS:
+                await self._outlet.end("the agent has left")
+            elif quiet > _DEAD_SECONDS:
+                await self._outlet.end("the agent does not answer any more")
 
     async def _ask_whether_it_lives(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -280,4 +283,4 @@ class Avatar:
                 except Exception as error:
                     if getattr(error, "code", None) != _NO_SUCH_METHOD:
                         return
-                self._seen = time.monotonic()
+                self._meet(self._agent)

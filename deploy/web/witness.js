@@ -8,9 +8,6 @@ const LONGEST = 100; // frames of a report
 const STILL_MS = 1200; // without a frame: the picture stands
 const LOOK_MS = 200;
 
-let hiddenUntil = 0;
-document.addEventListener("visibilitychange", () => { hiddenUntil = performance.now(); });
-
 export class Witness {
   #video; #send; #stands;
   #track = null;
@@ -20,6 +17,7 @@ export class Witness {
   #shown = 0; // when the newest frame was seen
   #still = false;
   #looking = null;
+  #hiddenUntil = 0; // a page that nobody sees is shown no frames
 
   /**
    * @param {HTMLVideoElement} video that the track is attached to
@@ -30,6 +28,7 @@ export class Witness {
     this.#video = video;
     this.#send = send;
     this.#stands = stands;
+    document.addEventListener("visibilitychange", () => { this.#hiddenUntil = performance.now(); });
   }
 
   watch(track) {
@@ -68,7 +67,7 @@ export class Witness {
 
   /** A hidden page is shown no frames, and its clock is slow: it says nothing of the picture. */
   #look() {
-    const since = Math.max(this.#shown, hiddenUntil);
+    const since = Math.max(this.#shown, this.#hiddenUntil);
     if (this.#shown && !document.hidden && performance.now() - since > STILL_MS) this.#stand(true);
   }
 

@@ -14,6 +14,7 @@ class Room {
 }
 globalThis.LivekitClient = { Room, RoomEvent: new Proxy({}, { get: (_, name) => name }), ConnectionState: {} };
 globalThis.Worker = class {};
+globalThis.document = { addEventListener() {} };
 const told = { captions: [], notices: [], figures: [], attached: [] };
 const { Call } = await import(process.argv[2]);
 const on = new Proxy({

@@ -298,7 +298,7 @@ def test_the_real_face_speaks_in_a_room_of_another_server(
         await user.leave()
         healthy = lambda: application.request("GET", "/healthz")["running"] == 0  # noqa: E731
         await asyncio.to_thread(wait_for, healthy, "the session goes on", 30)
-        kept = lambda: len(stages & set(processes("ray::Stage"))) == 2  # noqa: E731
+        kept = lambda: len(stages & set(processes("ray::Stage"))) >= 2  # noqa: E731
         await asyncio.to_thread(wait_for, kept, "the model was loaded again", 60)
 
     try:

@@ -26,6 +26,9 @@ SESSION = SessionSpec(np.zeros((2, 2, 3), np.uint8), id="one")
 class _Gang:
     """Counts how often it is made ready again."""
 
+    def ended(self) -> str:
+        return ""
+
     def __init__(self, topology: Any) -> None:
         self.topology, self.renewed, self.starting = topology, 0, False
         self.fails: Exception | None = None
