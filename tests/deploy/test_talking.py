@@ -263,7 +263,7 @@ def test_twenty_joins_and_leaves_leave_nothing(application: Application) -> None
 
 def test_wrong_tokens_open_no_room(application: Application) -> None:
     session = application.open_session("amara")
-    forged = LivekitAccess(session["server_url"], "key", "a secret of more than 32 characters")
+    forged = LivekitAccess(session["server_url"], "key", "not the secret, of more than 32 characters")
     tokens = {
         "forged": user_token(forged, session["room_name"], "eve"),
         "nonsense": "nonsense",
