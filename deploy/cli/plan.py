@@ -54,7 +54,24 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, as_json
         verdict = f"kept: {v.reason}" if v.option else f"rejected: {v.reason}"
         rows.append((v.kind, split, str(v.gpus), *figures, held, verdict))
     if as_json:
-        click.echo(json.dumps([dict(zip(heads, row, strict=True)) for row in rows]))
+        told = [
+            {
+                "gpu": v.kind,
+                "pipeline": v.plan.pipeline,
+                "sequence": v.plan.sequence,
+                "decoder": v.plan.decoder,
+                "gpus": v.gpus,
+                "stages_ms": {s.name: s.ms for s in v.cost.stages} if v.cost else {},
+                "p99_ms": v.cost.p99 if v.cost else None,
+                "turn_ms": v.cost.turn if v.cost and v.option else None,
+                "memory_gb": v.cost.memory if v.cost else None,
+                "sessions": sessions_held(cluster, v.option, across_nodes) if v.option else 0,
+                "kept": v.option is not None,
+                "reason": v.reason,
+            }
+            for v in verdicts
+        ]
+        click.echo(json.dumps(told))
     else:
         show_table(heads, rows, right=range(2, 9))
         err = not sys.stdout.isatty()

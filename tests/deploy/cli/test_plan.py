@@ -184,3 +184,10 @@ def test_what_is_no_address_is_said(url: str, capsys: pytest.CaptureFixture[str]
         assert run(*arguments) == 2
         error = capsys.readouterr().err
         assert "must begin with http:// or https:// and name a host" in error and error.count("\n") == 1
+
+
+def test_json_holds_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "--gpus", "8xH200", "--json") == 0
+    first, *others = json.loads(capsys.readouterr().out)
+    assert first["kept"] and first["gpu"] == "H200" and 0 < first["p99_ms"] <= 166.7 and first["sessions"] > 0
+    assert all(one["kept"] or one["sessions"] == 0 for one in others)
