@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shlex
+import shutil
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -24,21 +27,24 @@ CONSENT = "The person on the photograph agrees to be shown as a talking characte
 
 
 @click.command("list")
-def list_command() -> None:
-    """List the characters: the gallery's and your own."""
-    from rich.markup import escape
-    from rich.table import Table
-
+@click.option("--json", "as_json", is_flag=True, help="For another program.")
+def list_command(as_json: bool) -> None:
+    """List the characters: the gallery's and your own. Into a pipe: a line each, divided by tabs."""
     from characters.character import list_characters, user_folder
-    from characters.console import PipedConsole
+    from characters.console import show_table
 
-    table = Table("character", "name", "voice", "description")
-    for c in list_characters():
-        row = (c.slug, c.character.name, c.character.voice.engine, c.character.description)
-        table.add_row(*(escape(cell) for cell in row))
-    console = PipedConsole()
-    console.print(table)
-    console.print(f"Your own live in {user_folder()}", soft_wrap=True, highlight=False, markup=False)
+    heads = ("character", "name", "voice", "description")
+    found = list_characters()
+    rows = [(c.slug, c.character.name, c.character.voice.engine, c.character.description) for c in found]
+    if as_json:
+        folders = [{"folder": str(c.folder)} for c in found]
+        click.echo(json.dumps([dict(zip(heads, row, strict=True)) | f for row, f in zip(rows, folders, strict=True)]))
+        return
+    show_table(heads, rows)
+    try:
+        click.echo(f"Your own live in {user_folder()}", err=not sys.stdout.isatty())
+    except UserError as e:
+        click.echo(f"note: {e}", err=True)
 
 
 @click.command()
@@ -76,7 +82,9 @@ def new(
 
     slug = slugify(name)
     folder = (out or user_folder() / slug).absolute()
-    check_target(folder, force)
+    if folder.is_symlink():  # what it leads to is replaced; the link stays
+        folder = folder.resolve()
+    check_target(folder, force, None if out else name)
     fields = {"name": name.strip(), "description": description, "persona": persona, "greeting": greeting}
     try:
         Character(portrait="portrait.png", **fields)
@@ -84,7 +92,8 @@ def new(
         raise UserError(str(e)) from e
     config = load_model_config(model)
     made = make_portrait(portrait, config.height, config.width, config.framing)
-    next(open_voice(voice).speak("Hello."), None)  # only speaking shows whether the voice exists
+    # Only speaking shows whether the voice exists, and what it cannot say.
+    next(open_voice(voice).speak(f"Hello, I am {name.strip()}. {greeting}"), None)
     agreed = check_consent(portrait, consent) if made.photograph is not None else ""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -96,6 +105,7 @@ def new(
             old = Path(work) / "old"
             try:
                 if folder.exists():
+                    shutil.copymode(folder, draft)
                     os.replace(folder, old)
                 os.replace(draft, folder)
             except BaseException:
@@ -107,17 +117,28 @@ def new(
     tell(portrait, made, config, model)
     click.echo(f"{folder}\npreview: {folder / 'preview.png'}")
     usage = str(folder) if out else slug
-    click.echo(f'try: characters render --character {usage} --text "Hello, I am {name.strip()}." --out {slug}.mp4')
+    hello = ["--text", f"Hello, I am {name.strip()}.", "--out", f"{slug}.mp4"]
+    click.echo(f"try: {shlex.join(['characters', 'render', '--character', usage, *hello])}")
 
 
-def check_target(folder: Path, force: bool) -> None:
-    """Raises UserError unless `folder` is empty or can be made, or is a character and `force` is set."""
-    from characters.character import FILE_NAME
+def check_target(folder: Path, force: bool, name: str | None = None) -> None:
+    """Raises UserError unless `folder` is empty or can be made, or is a character and `force` is set.
+
+    With `name` it must be the character of that very name: another may lead to the same folder.
+    """
+    from characters.character import FILE_NAME, load_folder, same_name
 
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / FILE_NAME).is_file():
         raise UserError(f"{folder} exists and is not a character; choose another --out")
+    if name is not None:
+        try:
+            there = load_folder(folder).character.name
+        except UserError:
+            there = name  # it is broken: --force may replace it
+        if not same_name(there, name):
+            raise UserError(f"{folder} is the character {there!r}, not {name!r}; choose another --name, or --out")
     if not force:
         raise UserError(f"{folder} is already a character; choose another --name, or --force to replace it")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import logging
 import os
 import signal
@@ -54,14 +57,18 @@ def cli(ctx: click.Context, debug: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program and exit.
 
-    Exit codes: 0 done; 2 for an error that the user can correct, after one line `error: ...`; 130 after Ctrl-C; 143
-    when terminated; 1 for a fault of the program itself. Notes (`note: ...`) go to stderr too.
+    Exit codes: 0 done; 2 for an error that the user can correct, after one line `error: ...`; 129 when the terminal
+    closed; 130 after Ctrl-C; 143 when terminated; 1 for a fault of the program itself. Notes (`note: ...`) go to stderr
+    too.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [a for a in args if a != "--debug"]  # accepted before and after the command
     _show_notes()
+    _take_any_terminal()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # raises, so that temporary files are removed
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, lambda *_: sys.exit(_lose_stdout(129)))
     try:
         # Not cli.main(): it handles Ctrl-C and broken pipes in its own way.
         with cli.make_context("characters", args) as context:
@@ -75,12 +82,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         code = _say("interrupted", 130)
     except BrokenPipeError:  # `characters list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        code = _lose_stdout()
     except OSError as e:
         if debug:
             traceback.print_exc()
-        if e.filename is None or e.strerror is None:
+        if e.filename is None and e.errno in (errno.EIO, errno.EBADF, errno.ENXIO) and not _can_print():
+            code = _lose_stdout()  # the terminal is closed: what was to be done is done, and nobody reads about it
+        elif e.filename is None and e.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) and not _can_print():
+            _lose_stdout()
+            code = _say(f"error: cannot write what was to be printed: {e.strerror}", 2)
+        elif e.filename is None or e.strerror is None:
             code = _fault(e, debug)
         else:  # a name that is too long, a folder without permission: the user can correct it
             code = _say(f"error: {os.fsdecode(e.filename)}: {e.strerror}", 2)
@@ -113,7 +124,45 @@ def _report(error: UserError | click.ClickException, debug: bool) -> int:
 
 
 def _say(line: str, code: int) -> int:
-    print(" ".join(line.split()), file=sys.stderr)
+    _print_note(" ".join(line.split()))
+    return code
+
+
+def _print_note(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it
+        print(line, file=sys.stderr, flush=True)
+
+
+def _take_any_terminal() -> None:
+    """Finished work does not fail by a closed stream, nor by an encoding that lacks a character, which shows as `?`."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:  # closed by `>&-`: a video that is opened later must not become the place of messages
+            nothing = os.open(os.devnull, os.O_RDWR)
+            if nothing != fd:
+                os.dup2(nothing, fd)
+                os.close(nothing)
+            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", encoding="utf8"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace" if stream is sys.stderr else "replace")
+
+
+def _can_print() -> bool:
+    """Whether stdout takes what is still to be written to it."""
+    try:
+        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"")
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _lose_stdout(code: int = 0) -> int:
+    """Nothing more is printed, and Python does not try at its end; returns the exit code."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 
@@ -121,7 +170,7 @@ class _Notes(logging.Handler):
     """Prints warnings of the library as lines `note: ...` to the stderr of that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print("note:", " ".join(record.getMessage().split()), file=sys.stderr)
+        _print_note(f"note: {' '.join(record.getMessage().split())}")
 
 
 def _show_notes() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 import click
 
+from characters.cli.waiting import PLAIN_SECONDS, Waiting
 from characters.errors import UserError
 
 if TYPE_CHECKING:
@@ -77,10 +79,11 @@ def render(
     if note := portrait_note(config, who.character.kind, model):
         log.warning("%s", note)
     portrait = character_portrait(who, config.height, config.width, config.framing)
-    stream = open_stream(model=model, portrait=portrait, seed=seed, device=device)
+    with Waiting(f"loading the model {model}"):
+        stream = open_stream(model=model, portrait=portrait, seed=seed, device=device)
 
     drawn = Mark(stream.height, stream.width) if mark else None
-    statistics = Statistics(started)
+    statistics, told = Statistics(started), time.monotonic()
     with VideoWriter(out, stream.width, stream.height, stream.fps) as writer, _progress() as progress:
         task = progress.add_task(who.character.name, total=seconds)
         for chunk in stream.run(source):
@@ -88,6 +91,10 @@ def render(
             writer.write(drawn.on_rgb(chunk.frames) if drawn else chunk.frames, chunk.pcm)
             statistics.add(chunk, time.perf_counter() - before)
             progress.update(task, completed=statistics.seconds)
+            if progress.disable and time.monotonic() - told >= PLAIN_SECONDS:
+                told = time.monotonic()
+                of = f" of about {seconds:.0f}" if seconds else ""
+                click.echo(f"{statistics.seconds:.1f}{of} s of video", err=True)
         progress.update(task, total=statistics.seconds)
     statistics.show(out)
 
@@ -153,34 +160,32 @@ class Statistics:
     def show(self, out: Path) -> None:
         """Print the table."""
         import numpy as np
-        from rich.table import Table
 
-        from characters.console import PipedConsole
+        from characters.console import show_table
 
         assert self.first is not None
-        table = Table("stage", "median ms", "p99 ms")
-        for column in table.columns[1:]:
-            column.justify = "right"
+        rows = []
         for stage, values in self.stages.items():
             median, p99 = np.percentile(np.asarray(values) * 1e3, [50, 99])
-            table.add_row(stage, f"{median:.1f}", f"{p99:.1f}")
-        console = PipedConsole()
-        console.print(table)
+            rows.append((stage, f"{median:.1f}", f"{p99:.1f}"))
+        show_table(("stage", "median ms", "p99 ms"), rows, right=(1, 2))
         spent = time.perf_counter() - self.first
         # Without the first chunk, which includes the start-up.
         factor = f"{spent / (self.seconds * (self.count - 1) / self.count):.2f}" if self.count > 1 else "-"
-        console.print(
+        click.echo(
             f"{self.count} chunks, {self.seconds:.1f} s of video; first frame after {self.first - self.started:.1f} s; "
             f"real-time factor {factor} (below 1 is faster than real time)"
         )
-        console.print(str(out), soft_wrap=True, highlight=False, markup=False)
+        click.echo(out)
 
 
 def _progress() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    from characters.console import Forgiving
+
+    console = Console(file=cast("TextIO", Forgiving(sys.stderr)))
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 
 # Markup is taken away, and nothing that only looks like it: "2 * 3", "5 > 3", "C#", "#1", "a_b", "x | y".
 _LINE = re.compile(r"^[ \t]*(?:#{1,6}(?=\s)|>+(?=\s)|[*+•-](?=\s)|\|(?=.*\|))[ \t]*", re.MULTILINE)
@@ -51,19 +50,3 @@ def spoken(text: str, line_start: bool = True) -> str:
     text = re.sub(r"\*\*|(?<!\w)__(?=\w)|(?<=\w)__(?!\w)|(?<![\w\s])\*|\*(?![\w\s])|(?<=\s)\*(?=\w)|^\*|\*$", " ", text)
     text = re.sub(r"\||(?<!\w)#+(?=\s|$)", " ", text)
     return re.sub(r"\s+([,.!?;:])", r"\1", " ".join(text.split()))
-
-
-_LATIN = ("LATIN", "FULLWIDTH LATIN", "MODIFIER", "FEMININE", "MASCULINE")
-
-
-def foreign_letters(text: str) -> str:
-    """The words of a text that an English voice cannot say: those with letters that are not Latin."""
-    words = []
-    for word in text.split():
-        letters = [c for c in word if c.isalpha()]
-        if any(
-            not unicodedata.name(c, "").startswith(("LATIN", "FULLWIDTH LATIN", "MODIFIER", "FEMININE", "MASCULINE"))
-            for c in letters
-        ):
-            words.append(word.strip(".,;:!?\"'()。，！？"))
-    return " ".join(dict.fromkeys(words))

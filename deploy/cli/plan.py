@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import click
@@ -16,17 +18,16 @@ from characters.errors import UserError
 )
 @click.option("--context", type=click.IntRange(1), help="Chunks that a chunk attends to.  [default: the model's own]")
 @click.option("--rates", type=click.Path(path_type=Path), help="A file of `characters calibrate`; --gpus may name it.")
+@click.option("--json", "as_json", is_flag=True, help="For another program.")
 @click.option("--across-nodes", is_flag=True, help="A session may lie on several nodes; serving keeps it on one.")
-def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_nodes: bool) -> None:
+def plan(model: str, gpus: str, context: int | None, rates: Path | None, as_json: bool, across_nodes: bool) -> None:
     """Show every way to spread a session of a model over GPUs, the best first, and why the others are not taken.
 
     A plan is kept if 99 % of its chunks are done in the time that a chunk lasts. The best has the shortest
     turn; then the fewest GPUs.
     """
-    from rich.table import Table
-
     from characters.config import load_yaml
-    from characters.console import PipedConsole
+    from characters.console import show_table
     from characters.model.config import load_model_config, with_context
     from deploy.planning.cluster import parse_cluster
     from deploy.planning.cost import deadline, standby_memory
@@ -41,9 +42,8 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
     own = load_yaml(rates, Rates) if rates else None
     cluster = parse_cluster(gpus, {own.name.lower(): own} if own else None)
     verdicts = look(model, config, cluster, across_nodes)
-    table = Table("GPU", "plan", "GPUs", "DiT ms", "decoder ms", "p99 ms", "turn ms", "GB", "sessions", "verdict")
-    for column in table.columns[2:9]:
-        column.justify = "right"
+    heads = ("GPU", "plan", "GPUs", "DiT ms", "decoder ms", "p99 ms", "turn ms", "GB", "sessions", "verdict")
+    rows = []
     for v in verdicts:
         split = f"pipeline {v.plan.pipeline} x sequence {v.plan.sequence} + {v.plan.decoder} decoder"
         figures = [""] * 5
@@ -53,26 +53,41 @@ def plan(model: str, gpus: str, context: int | None, rates: Path | None, across_
             turn = f"{v.cost.turn:.0f}" if v.option else ""
             figures = [f"{dit:.1f}", decoder, f"{v.cost.p99:.1f}", turn, f"{v.cost.memory:.0f}"]
         held = str(sessions_held(cluster, v.option, across_nodes)) if v.option else ""
-        verdict = f"[green]kept[/]: {v.reason}" if v.option else f"[red]rejected[/]: {v.reason}"
-        table.add_row(v.kind, split, str(v.gpus), *figures, held, verdict)
-    console = PipedConsole()
-    if console.width < 150 and not console.is_terminal:
-        console = PipedConsole(width=170)  # into a file or a pipe: a line a plan
-    console.print(table)
-    attends = "" if config.window else f"; context {config.sink + config.ring} chunks"
-    console.print(
-        f"{cluster}; p99 must be within {deadline(config):.1f} ms{attends}",
-        highlight=False,
-    )
-    for v in [v for v in verdicts if v.option][:1]:
-        need, room = standby_memory(config, v.plan, cluster.rates[v.kind]), cluster.rates[v.kind].memory.value
-        fits = (
-            f"{need:.1f} of its {room:.0f} GB" if need < USABLE * room else f"which has no room for the {need:.1f} GB"
-        )
-        console.print(f"`standby: all` takes one {v.kind} more a session of the best plan, {fits}", highlight=False)
-    for kind, r in cluster.rates.items():
-        named = [v for v in (*vars(r).values(), *r.models.values()) if isinstance(v, (Rate, ModelTimes))]
-        guessed = sum(v.how is How.estimated for v in named)
-        console.print(f"{kind}: {len(named) - guessed} rates measured, {guessed} estimated", highlight=False)
+        verdict = f"kept: {v.reason}" if v.option else f"rejected: {v.reason}"
+        rows.append((v.kind, split, str(v.gpus), *figures, held, verdict))
+    if as_json:
+        told = [
+            {
+                "gpu": v.kind,
+                "pipeline": v.plan.pipeline,
+                "sequence": v.plan.sequence,
+                "decoder": v.plan.decoder,
+                "gpus": v.gpus,
+                "stages_ms": {s.name: s.ms for s in v.cost.stages} if v.cost else {},
+                "p99_ms": v.cost.p99 if v.cost else None,
+                "turn_ms": v.cost.turn if v.cost and v.option else None,
+                "memory_gb": v.cost.memory if v.cost else None,
+                "sessions": sessions_held(cluster, v.option, across_nodes) if v.option else 0,
+                "kept": v.option is not None,
+                "reason": v.reason,
+            }
+            for v in verdicts
+        ]
+        click.echo(json.dumps(told))
+    else:
+        show_table(heads, rows, right=range(2, 9))
+        err = not sys.stdout.isatty()
+        attends = "" if config.window else f"; context {config.sink + config.ring} chunks"
+        click.echo(f"{cluster}; p99 must be within {deadline(config):.1f} ms{attends}", err=err)
+        for v in [v for v in verdicts if v.option][:1]:
+            need, room = standby_memory(config, v.plan, cluster.rates[v.kind]), cluster.rates[v.kind].memory.value
+            fits = f"{need:.1f} of its {room:.0f} GB"
+            if need >= USABLE * room:
+                fits = f"which has no room for the {need:.1f} GB"
+            click.echo(f"`standby: all` takes one {v.kind} more a session of the best plan, {fits}", err=err)
+        for kind, r in cluster.rates.items():
+            named = [v for v in (*vars(r).values(), *r.models.values()) if isinstance(v, (Rate, ModelTimes))]
+            guessed = sum(v.how is How.estimated for v in named)
+            click.echo(f"{kind}: {len(named) - guessed} rates measured, {guessed} estimated", err=err)
     if not kept(verdicts):
         raise UserError(f"no plan of model {model!r} keeps up on {gpus}")

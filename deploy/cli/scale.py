@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import click
 
 _DASHBOARD = click.option(
@@ -27,27 +30,36 @@ def scale(pipelines: int, application: str, dashboard: str) -> None:
 
 
 @click.command()
+@click.option("--json", "as_json", is_flag=True, help="For another program.")
 @_DASHBOARD
-def status(dashboard: str) -> None:
+def status(as_json: bool, dashboard: str) -> None:
     """Show what runs: deployments, their replicas, sessions, the queue, and chunks that missed their deadline."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from characters.console import PipedConsole
+    from characters.console import show_table
     from deploy.cli.dashboard import Dashboard
 
     cluster = Dashboard(dashboard)
-    table = Table("application", "deployment", "status", "replicas", "note")
     found = cluster.deployments()
+    if as_json:
+        told = {
+            "deployments": [asdict(one) for one in found],
+            "application": cluster.ingress(),
+            "late_chunks": [
+                {"model": model, "plan": plan, "late": late, "chunks": chunks}
+                for (model, plan), (late, chunks) in sorted(cluster.late_chunks().items())
+            ],
+        }
+        click.echo(json.dumps(told))
+        return
+    rows = []
     for one in found:
         running = one.replicas.get("RUNNING", 0)
         others = ", ".join(f"{n} {state.lower()}" for state, n in one.replicas.items() if state != "RUNNING")
         replicas = f"{running} of {one.target}" + (f" ({others})" if others else "")
-        table.add_row(*(escape(cell) for cell in (one.application, one.name, one.status, replicas, one.message)))
+        rows.append((one.application, one.name, one.status, replicas, one.message))
     if not found:
         click.echo("nothing is deployed")
         return
-    PipedConsole().print(table)
+    show_table(("application", "deployment", "status", "replicas", "note"), rows)
     health = cluster.ingress()
     if health is None:
         click.echo("the application's own page cannot be reached from here")

@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from characters.cli.waiting import Waiting
 from characters.errors import UserError
 from deploy.cli import web_client
 from deploy.cli.watch import RayEnded, adopt_orphans, end_descendants, keep_watch
@@ -126,7 +127,6 @@ def _serve(args: dict[str, Any], host: str, dashboard: bool, page: str, stop: th
     handlers = [(s, signal.signal(s, lambda *_: stop.set())) for s in (signal.SIGINT, signal.SIGTERM)]
     try:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        click.echo("starting the application")
         serve.start(http_options={"host": host, "port": args["http_port"]})
         _run(serve, application, APPLICATION, scaled_from_outside(args), stop)
         if not stop.is_set():
@@ -179,8 +179,9 @@ def _run(serve: Any, application: Any, name: str, external: bool, stop: threadin
     thread = threading.Thread(target=deploy, name="deploy", daemon=True)
     thread.start()
     give_up = time.monotonic() + _READY_SECONDS
-    while thread.is_alive() and not stop.is_set() and time.monotonic() < give_up:
-        thread.join(0.2)
+    with Waiting("starting the application"):
+        while thread.is_alive() and not stop.is_set() and time.monotonic() < give_up:
+            thread.join(0.2)
     if failure or (thread.is_alive() and not stop.is_set()):
         status = serve.status().applications.get(name)
         told = [d.message for d in status.deployments.values() if d.message] if status else []

@@ -12,9 +12,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 from characters.character import user_folder
+from characters.cli.waiting import Waiting
 from characters.errors import UserError
 from deploy.serving.settings import LOOPBACK, LivekitAccess
 
@@ -49,9 +51,10 @@ def program_folder() -> Path:
 
 def find_server() -> Path | None:
     """The program: the one that we installed, or else the one on PATH; None if there is none."""
-    own = program_folder() / PROGRAM
-    if own.is_file() and os.access(own, os.X_OK):
-        return own
+    with contextlib.suppress(UserError):  # a user without a home folder
+        own = program_folder() / PROGRAM
+        if own.is_file() and os.access(own, os.X_OK):
+            return own
     found = shutil.which(PROGRAM)
     return Path(found) if found else None
 
@@ -65,7 +68,7 @@ def require_server() -> Path:
 
 
 def install_server() -> Path:
-    """Build the program with Go, which takes minutes the first time. Go's messages go to stderr.
+    """Build the program with Go, which takes minutes the first time; stderr says how far it is.
 
     Raises:
         UserError: Go is missing, or could not build it.
@@ -77,14 +80,31 @@ def install_server() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build.", dir=folder) as work:
         environment = os.environ | {"GOBIN": work}
-        command = [go, "install", f"{MODULE}@{VERSION}"]
-        try:
-            done = subprocess.run(command, env=environment, stdout=sys.stderr, timeout=_BUILD_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            raise UserError(f"go install {MODULE}@{VERSION} took over {_BUILD_SECONDS:g} s") from error
+        command = [go, "install", "-v", f"{MODULE}@{VERSION}"]  # -v: a line for each package that is compiled
+        said: deque[str] = deque(maxlen=8)
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as build:
+            late = threading.Timer(_BUILD_SECONDS, build.kill)
+            late.daemon = True
+            late.start()
+            try:
+                with Waiting(f"building {PROGRAM}") as waiting:
+                    assert build.stdout is not None
+                    for count, line in enumerate(build.stdout, 1):
+                        said.append(line.strip())
+                        waiting.detail = f"{count} packages, now {line.split()[-1] if line.split() else ''}"
+                    build.wait()
+                    if build.returncode:
+                        raise UserError(
+                            f"go install {MODULE}@{VERSION} failed: {' '.join(said)} Otherwise: {THREE_WAYS}"
+                        )
+            finally:
+                late.cancel()
+                build.kill()
         built = Path(work) / "server"
-        if done.returncode or not built.is_file():
-            raise UserError(f"go install {MODULE}@{VERSION} failed; its messages are above. Otherwise: {THREE_WAYS}")
+        if not built.is_file():
+            raise UserError(f"go install {MODULE}@{VERSION} made no program. Otherwise: {THREE_WAYS}")
         os.replace(built, folder / PROGRAM)
     return folder / PROGRAM
 

@@ -100,7 +100,7 @@ def test_espeak_stays_in_its_own_process() -> None:
 
 
 def test_espeak_worker_can_be_closed_and_started_again() -> None:
-    voice = open_voice("espeak")
+    voice = espeak.EspeakVoice()
     first = next(voice.speak("Hello.")).pcm
     voice.close()
     np.testing.assert_array_equal(first, next(voice.speak("Hello.")).pcm)

@@ -28,7 +28,7 @@ def picture(tmp_path: Path) -> Path:
 def test_list(run: RunFixture, pip: Path) -> None:
     result = run("list")
     assert result.code == 0 and "pip" in result.out and "Pip" in result.out
-    assert str(pip.parent) in result.out
+    assert str(pip.parent) in result.err
 
 
 @pytest.mark.system

@@ -45,8 +45,9 @@ def test_plan_shows_what_is_kept_and_why_the_rest_is_not(capsys: pytest.CaptureF
 def test_bad_input_gets_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("plan", *arguments) == 2
     error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    *remarks, last = error.splitlines()
+    assert last.startswith("error: ") and message in last
+    assert not any("error" in line for line in remarks)
 
 
 def test_calibrate_writes_what_plan_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,3 +185,10 @@ def test_what_is_no_address_is_said(url: str, capsys: pytest.CaptureFixture[str]
         assert run(*arguments) == 2
         error = capsys.readouterr().err
         assert "must begin with http:// or https:// and name a host" in error and error.count("\n") == 1
+
+
+def test_json_holds_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "--gpus", "8xH200", "--json") == 0
+    first, *others = json.loads(capsys.readouterr().out)
+    assert first["kept"] and first["gpu"] == "H200" and 0 < first["p99_ms"] <= 166.7 and first["sessions"] > 0
+    assert all(one["kept"] or one["sessions"] == 0 for one in others)
