@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,10 @@ def models() -> None:
 @as_json
 def list_command(machine: bool) -> None:
     """List the models that have weights: how large they are, and which are on this machine."""
-    from rich.table import Table
-
     from characters.checkpoints.install import size_text
     from characters.checkpoints.store import models_folder
     from characters.config import conf_names
-    from characters.console import PipedConsole
+    from characters.console import show_table
     from characters.model.config import load_model_config
 
     found = [(name, load_model_config(name)) for name in conf_names("model")]
@@ -43,20 +42,19 @@ def list_command(machine: bool) -> None:
     if machine:
         click.echo(json.dumps({"folder": str(models_folder()), "models": entries}, indent=1))
         return
-    table = Table("model", "portraits", "frames", "size", "licence", "on this machine")
-    for entry in entries:
-        height, width, fps = (entry[key] for key in ("height", "width", "fps"))
-        table.add_row(
-            entry["model"],
+    rows = [
+        (
+            str(entry["model"]),
             " and ".join(entry["portraits"]) or "not known",
-            f"{width}x{height}, {fps} a second",
+            f"{entry['width']}x{entry['height']}, {entry['fps']} a second",
             size_text(entry["bytes"]),
             ", ".join(entry["licences"]),
             "yes" if entry["folder"] else f"no: characters models get {entry['model']}",
         )
-    console = PipedConsole()
-    console.print(table)
-    console.print(f"Models are kept in {models_folder()}", soft_wrap=True, highlight=False, markup=False)
+        for entry in entries
+    ]
+    show_table(("model", "portraits", "frames", "size", "licence", "on this machine"), rows, right=[3])
+    click.echo(f"Models are kept in {models_folder()}", err=not sys.stdout.isatty())
 
 
 @models.command()
