@@ -24,7 +24,8 @@ def run(*arguments: str) -> int:
 
 def test_plan_shows_what_is_kept_and_why_the_rest_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("plan", "--model", "reference-57b", "--gpus", "8xH200") == 0
-    lines = capsys.readouterr().out.splitlines()
+    captured = capsys.readouterr()
+    lines = [*captured.out.splitlines(), *captured.err.splitlines()]  # remarks leave a pipe clean
     kept = [line for line in lines if "kept: " in line]
     assert "pipeline 1 x sequence 5 + 0 decoder" in kept[0]
     assert any("pipeline 1 x sequence 3 + 1 decoder" in line and "too slow at p99" in line for line in lines)
