@@ -392,7 +392,8 @@ def test_a_failing_model_becomes_an_apology(make_parts: MakeParts, monkeypatch: 
 
     async def scenario() -> None:
         with fake_server.serving() as server:
-            server.answers = [fake_server.error(500), fake_server.text(""), fake_server.text("I am", " fine.")]
+            warm = fake_server.text("Hello.")
+            server.answers = [warm, fake_server.error(500), fake_server.text(""), fake_server.text("I am", " fine.")]
             config = VoiceConfig(llm=LlmConfig(engine="openai", model="m", base_url=server.url))
             driver = await started(make_parts(OpenAiModel(config.llm)), config)
             for _ in range(2):
