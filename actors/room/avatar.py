@@ -185,10 +185,8 @@ class Avatar:
             self._finish(segment.position(lost if segment.played else 0), interrupted=True)
 
     def _on_data(self, packet: Any) -> None:
-        known = packet.participant is not None or self._agent in self._room.remote_participants
         sender = packet.participant.identity if packet.participant is not None else ""
-        # A packet of nobody is that of whoever the SDK does not list.
-        if (sender == self._agent if known else self._met) and is_end_of_call(packet.data):
+        if sender and sender == self._agent and is_end_of_call(packet.data):
             self._tasks.spawn(self._outlet.end("the agent has ended the call"))
 
     # To the agent.

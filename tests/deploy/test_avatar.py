@@ -44,23 +44,25 @@ def tell(access: LivekitAccess, request: pytest.FixtureRequest) -> Tell:
     def run(story: Story, tells_start: bool = True, listener: bool = True) -> LightRoom:
         room = request.node.name
 
-        async def play() -> None:
+        async def play() -> LightRoom:
             agent, user = AgentDouble(tells_start), User()
-            await agent.join(access, room)
-            if listener:
-                await user.join(access.url, user_token(access, room, "ada"), microphone=False)
+            await agent.join(access, room)  # as always: the agent asks for its avatar
+            mute = token(access, room, AVATAR)
+            light = LightRoom(access, room, "bao", lambda character: None, (mute, AGENT))  # type: ignore[arg-type,return-value]
+            await asyncio.to_thread(light.__enter__)
             try:
+                if listener:
+                    await user.join(access.url, user_token(access, room, "ada"), microphone=False)
                 await agent.ready()
                 await user.until(lambda: user.frames > 3 or not listener, "no picture")
                 await story(agent, user, light)
             finally:
                 await user.leave()
                 await agent.room.disconnect()
+                await asyncio.to_thread(light.__exit__, None, None, None)
+            return light
 
-        mute = token(access, room, AVATAR)
-        with LightRoom(access, room, "bao", lambda character: None, (mute, AGENT)) as light:  # type: ignore[arg-type,return-value]
-            asyncio.run(play())
-        return light
+        return asyncio.run(play())
 
     return run
 
